@@ -26,7 +26,9 @@ packages=(
   clang-19
   clang-format
   cmake
+  fish
   g++
+  groff-base
   iproute2
   libbenchmark-dev
   libclang-rt-19-dev
@@ -55,6 +57,7 @@ packages=(
   python3-dev
   python3-venv
   xz-utils
+  zsh
 )
 # Packages of build/venv, which builds and tests the Python package.
 python_packages=(

@@ -1,6 +1,7 @@
-"""Holds README's section Architecture true: the files that it names exist, the
-way of a training step passes at most twelve of them, and an op, a pass, a model
-and a backend touch only the source files that "How to add" lists. Its table of
+"""Holds README's section Architecture and CONTRIBUTING's "How to add" true: the
+files that they name exist, the way of a training step passes at most twelve of
+them, and an op, a pass, a model and a backend touch only the source files that
+"How to add" lists. Its table of
 the C++ interface lists what runtime/fusor.h includes, and its C++ samples are
 tested code."""
 
@@ -27,11 +28,13 @@ class ArchitectureTest(unittest.TestCase):
         cls.sources = sources()
         cls.readme = (ROOT / "README.md").read_text(encoding="utf-8")
         cls.section = cls.readme.split("\n## Architecture\n")[1].split("\n## ")[0]
+        contributing = (ROOT / ".github/CONTRIBUTING.md").read_text("utf-8")
+        cls.how_to_add = contributing.split("\n## How to add\n")[1]
 
     def part(self, title):
         """The lines of "How to add" about an op, a pass, a model, a backend."""
-        return re.search(rf"\*\*{title}\*\*(.*?)(?=\n\*\*|$)", self.section,
-                         re.S).group(1)
+        return re.search(rf"\*\*{title}\*\*(.*?)(?=\n\*\*|$)",
+                         self.how_to_add, re.S).group(1)
 
     def with_words(self, words):
         """The source files that contain one of the words, or it in quotes."""
@@ -41,14 +44,14 @@ class ArchitectureTest(unittest.TestCase):
                 if pattern.search(text)}
 
     def test_files_that_the_section_names_exist(self):
-        named = {name for name in re.findall(r"`([\w/.]+\.\w+)`", self.section)
+        text = self.section + self.how_to_add
+        named = {name for name in re.findall(r"`([\w/.]+\.\w+)`", text)
                  if "/" in name and not PLACEHOLDER.search(name)}
         self.assertGreater(len(named), 30)
         self.assertEqual({n for n in named if not (ROOT / n).exists()}, set())
 
     def test_a_step_passes_at_most_twelve_files(self):
         walk = self.section.split("### The life of a training step")[1]
-        walk = walk.split("### How to add")[0]
         files = re.findall(r"^\| \d+ \|.*\| `([\w/.]+)` \|$", walk, re.M)
         self.assertEqual(len(files), len(set(files)))
         self.assertGreaterEqual(len(files), 8)

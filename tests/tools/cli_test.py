@@ -100,7 +100,9 @@ class ArgumentsTest(CliTest):
         for program, *args in (["fusor"], ["rn50"], ["fusor", "train"],
                                ["fusor", "data", "decode"]):
             text = self.succeeds(*args, "--version", program=program).stdout
-            self.assertRegex(text, r"\A\d+\.\d+\.\d+\n\Z")
+            self.assertRegex(
+                text, rf"\A{program} \d+\.\d+\.\d+\nbuild: [0-9a-f]+\n"
+                      r"backends: (\w+, )*null\nlibraries: fusor doctor\n\Z")
         for program, *args in (["fusor"], ["rn50"]):
             self.assertIn("--version", self.succeeds(
                 *args, "--help", program=program).stdout)
@@ -226,7 +228,7 @@ class ArgumentsTest(CliTest):
         self.assertIn("trained   1 step in", succeeds(
             "--iterations 1 --training-only", "--synthetic", "-b", "1",
             "--image-size", "32", program="rn50"))
-        self.assertRegex(succeeds("--verify", "--version"), r"\A\d+\.\d+")
+        self.assertRegex(succeeds("--verify", "--version"), r"\Afusor \d+\.\d+")
         for flags, words in [
                 ("--dumpto /x", ["FUSOR_FLAGS: --dumpto: no command has"]),
                 ("-b 4", ["FUSOR_FLAGS: -b: expected flags by their long"]),

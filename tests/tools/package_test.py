@@ -71,6 +71,10 @@ class PackageTest(unittest.TestCase):
             program, LD_LIBRARY_PATH=str(self.prefix / "lib")))
 
     def test_programs_find_the_library_and_plug_ins_of_the_prefix(self):
+        for name in ("man/man1/fusor-train.1", "zsh/site-functions/_fusor",
+                     "bash-completion/completions/rn50",
+                     "fish/vendor_completions.d/fusor.fish"):
+            self.assertTrue((self.prefix / "share" / name).is_file(), name)
         doctor = self.run_ok(self.prefix / "bin/fusor", "doctor")
         self.assertIn("cpu: oneDNN", doctor)
 

@@ -1,5 +1,6 @@
 # `cmake --install build`: the library with its public headers, the plug-ins, the
-# programs, and the files by which CMake and pkg-config find the library.
+# programs with their manual pages and shell completions, and the files by which
+# CMake and pkg-config find the library.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -22,6 +23,15 @@ foreach(name IN LISTS backends)
   install(TARGETS fusor_${name}
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/fusor)
 endforeach()
+
+set(manual ${PROJECT_BINARY_DIR}/manual)
+install(DIRECTORY ${manual}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
+install(DIRECTORY ${manual}/bash/
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(DIRECTORY ${manual}/zsh/
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+install(DIRECTORY ${manual}/fish/
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 
 install(CODE "
   set(ROOTS runtime/fusor.h models/model.h)

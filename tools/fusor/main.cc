@@ -1,5 +1,5 @@
 #include <fcntl.h>
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -18,6 +18,8 @@
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
+#include "runtime/backend/backend.h"
+#include "runtime/backend/backend_loader.h"
 #include "runtime/host_load.h"
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/parsing.h"
@@ -56,6 +58,15 @@ int ExitStatus() { return StopSignal() == 0 ? 0 : 128 + StopSignal(); }
 int Print(const std::string& text) {
   const bool printed = std::fputs(text.c_str(), stdout) >= 0;
   return printed && std::fflush(stdout) == 0 ? ExitStatus() : FailOnStdout();
+}
+
+std::string VersionText() {
+  const std::vector<std::string> backends = runtime::AvailableBackends();
+  return fmt::format(
+      FUSOR_PROGRAM " " FUSOR_VERSION
+                    "\nbuild: {}\nbackends: {}\nlibraries: fusor doctor\n",
+      runtime::BuildId(),
+      backends.empty() ? "none" : fmt::format("{}", fmt::join(backends, ", ")));
 }
 
 int Fail(const std::exception& error) {
@@ -104,10 +115,7 @@ int Main(std::vector<std::string> args) {
   ReplaceStandardStreams([] { Stop(SIGPIPE); });
   WatchStopSignals();
   WaitPassivelyUnderLoad();
-  CLI::App app(
-      "fusor compiles a whole training step - forward, loss, backward, "
-      "optimizer - as one graph and runs it.",
-      "fusor");
+  CLI::App app("", "fusor");
   Run run;
   AddCommands(app, FUSOR_PROGRAM, &run);
   try {
@@ -115,7 +123,7 @@ int Main(std::vector<std::string> args) {
   } catch (const CLI::CallForHelp&) {
     return Print(Help(app));
   } catch (const CLI::CallForVersion&) {
-    return Print(FUSOR_VERSION "\n");
+    return Print(VersionText());
   } catch (const CLI::ParseError& e) {
     return Fail(DescribeUsageError(app, e) + FlagsVariableNote(),
                 ErrorCode::kUsage);

@@ -32,6 +32,9 @@ void AddVersionFlag(CLI::App& app, std::string_view program) {
 }  // namespace
 
 void AddCommands(CLI::App& app, std::string_view program, Run* run) {
+  app.description(
+      "fusor compiles a whole training step - forward, loss, backward, "
+      "optimizer - as one graph and runs it.");
   app.require_subcommand(1);
   app.footer(EnvironmentHelp());
   AddTrain(app, run);

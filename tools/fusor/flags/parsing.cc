@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <regex>
 #include <sstream>
@@ -60,7 +61,13 @@ CLI::Validator Number(double low) {
                  std::numeric_limits<double>::max());
 }
 
+namespace {
+constexpr char kOneOf[] = "one of ";  // the validator's name begins with it
+}  // namespace
+
 CLI::Validator OneOf(std::vector<std::string> words) {
+  const std::string name =
+      kOneOf + Join(words, " ", [](const auto& w) { return w; });
   const auto check = [words = std::move(words)](std::string& text) {
     if (std::find(words.begin(), words.end(), text) != words.end()) {
       return std::string();
@@ -71,7 +78,20 @@ CLI::Validator OneOf(std::vector<std::string> words) {
         Join(words, ", ", [](const auto& w) { return w; }), text,
         nearest.empty() ? "" : ", did you mean " + nearest + "?");
   };
-  return {check, ""};
+  return {check, "", name};
+}
+
+std::vector<std::string> AllowedWords(CLI::Option& option) {
+  try {
+    for (int i = 0;; ++i) {
+      const std::string& name = option.get_validator(i)->get_name();
+      if (!name.starts_with(kOneOf)) continue;
+      std::istringstream words(name.substr(std::string_view(kOneOf).size()));
+      return {std::istream_iterator<std::string>(words), {}};
+    }
+  } catch (const CLI::OptionNotFound&) {
+    return {};  // that was the last validator
+  }
 }
 
 namespace {

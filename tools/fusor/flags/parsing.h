@@ -20,6 +20,9 @@ CLI::Validator Number(double low);
 // One of these words. The message names the closest one.
 CLI::Validator OneOf(std::vector<std::string> words);
 
+// Returns the words of the option's OneOf validator; none without one.
+std::vector<std::string> AllowedWords(CLI::Option& option);
+
 // Inserts the flags in the environment variable FUSOR_FLAGS, e.g. "--dump-to
 // /tmp/d --verify", after the command in `args`. Flags in `args` take
 // precedence. Skips flags that only other commands have. Throws kUsage for a
