@@ -54,6 +54,7 @@ namespace fusor::cuda {
   F(cuModuleUnload)               \
   F(cuModuleGetFunction)          \
   F(cuLaunchKernel)               \
+  F(cuLaunchKernelEx)             \
   F(cuLaunchHostFunc)
 
 struct Driver {

@@ -112,6 +112,10 @@ class Launcher {
       current_->DeclareShared(static_cast<const char*>(pointer), bytes);
     };
     device.barrier = [] { current_->Wait(State::kBarrier); };
+    device.wait = [] {
+      current_->fibers_[current_->thread_].waited = true;
+      current_->device_.waited = true;
+    };
     device.shuffle = [](uint32_t mask, uint64_t bits, unsigned from) {
       return current_->Shuffle(mask, bits, from);
     };
@@ -146,8 +150,9 @@ class Launcher {
     ucontext_t context{};
     std::unique_ptr<char[]> stack;  // of a function that waits
     State state = State::kReady;
-    uint32_t mask = 0;  // of a shuffle
-    uint64_t bits = 0;  // into it and out of it
+    bool waited = false;  // for earlier launches
+    uint32_t mask = 0;    // of a shuffle
+    uint64_t bits = 0;    // into it and out of it
     unsigned from = 0;
   };
 
@@ -158,7 +163,20 @@ class Launcher {
 
   static void Main() {
     current_->function_.run(current_->args_);
+    current_->CheckWaited();
     current_->fibers_[current_->thread_].state = State::kDone;
+  }
+
+  void Enter(int thread) {
+    thread_ = thread;
+    device_.thread.x = static_cast<unsigned>(thread);
+    device_.waited = fibers_[thread].waited;
+  }
+
+  // Launches after this one wait for this one only.
+  void CheckWaited() {
+    if (!device_.waited)
+      Fail("ends without having waited for earlier launches");
   }
 
   void Start(Fiber& fiber) {
@@ -178,6 +196,7 @@ class Launcher {
     device_.block.x = static_cast<unsigned>(block);
     std::vector<int> order;
     for (size_t i = 0; i < fibers_.size(); ++i) {
+      fibers_[i].waited = false;
       if (function_.waits) Start(fibers_[i]);
       order.push_back(static_cast<int>(i));
     }
@@ -186,8 +205,7 @@ class Launcher {
     do {
       for (int thread : order) {
         if (fibers_[thread].state != State::kReady) continue;
-        thread_ = thread;
-        device_.thread.x = static_cast<unsigned>(thread);
+        Enter(thread);
         swapcontext(&scheduler_, &fibers_[thread].context);
         if (!problem_.empty()) return;
       }
@@ -198,9 +216,9 @@ class Launcher {
   void RunToEnd(const std::vector<int>& order) {
     try {
       for (int thread : order) {
-        thread_ = thread;
-        device_.thread.x = static_cast<unsigned>(thread);
+        Enter(thread);
         function_.run(args_);
+        CheckWaited();
       }
     } catch (const Failed&) {
       // problem_ says why.
@@ -300,6 +318,11 @@ class Launcher {
     const bool write = access == EmulatedDevice::kWrite ||
                        access == EmulatedDevice::kSharedWrite;
     const char* verb = write ? "writes" : "reads";
+    if (!device_.waited && access < EmulatedDevice::kSharedRead) {
+      return Fail(
+          fmt::format("{} {} bytes before it has waited for earlier launches",
+                      verb, bytes));
+    }
     if (reinterpret_cast<uintptr_t>(pointer) % bytes != 0) {
       return Fail(fmt::format(
           "{} {} bytes at an address that they do not divide", verb, bytes));

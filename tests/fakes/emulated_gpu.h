@@ -8,7 +8,11 @@
 //   - reads of what nobody has written;
 //   - races: two threads touch a byte, one of them writes, and no barrier lies
 //     between (blocks have none);
-//   - barriers and shuffles that not all threads reach.
+//   - barriers and shuffles that not all threads reach;
+//   - accesses to buffers before the thread has waited for earlier launches,
+//   and
+//     threads that end without: a programmatic dependent launch may start
+//     before those have ended.
 
 #include <memory>
 #include <span>

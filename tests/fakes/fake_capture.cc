@@ -28,11 +28,12 @@ FakeCapture::Op& FakeCapture::AddOp(CUstream_st* stream) {
   return ops_.emplace_back(Op{branch});
 }
 
-void FakeCapture::Add(CUstream_st* stream, Work work, bool of_host) {
+void FakeCapture::Add(CUstream_st* stream, Work work, Kind kind) {
   Op& op = AddOp(stream);
   op.work = std::move(work);
   const Clock& clock = clocks_[op.branch];
-  if (of_host) {
+  programmatic_ += kind == Kind::kDependentKernel ? 1 : 0;
+  if (kind == Kind::kHostFunction) {
     host_functions_.emplace_back(op.branch, clock[op.branch]);
     return;
   }

@@ -31,8 +31,13 @@ class FakeCapture {
   // Streams that capture for it.
   std::vector<const CUstream_st*> streams() const;
 
-  // `of_host`: a function of cuLaunchHostFunc.
-  void Add(CUstream_st* stream, Work work, bool of_host = false);
+  enum class Kind : uint8_t {
+    kKernel,
+    kDependentKernel,  // behind a kernel, by a programmatic edge
+    kHostFunction,     // of cuLaunchHostFunc
+    kOther,
+  };
+  void Add(CUstream_st* stream, Work work, Kind kind = Kind::kOther);
   // The number of the record.
   int Record(CUstream_st* stream);
   // A stream that is not part of it becomes one.
@@ -46,6 +51,8 @@ class FakeCapture {
   int64_t host_functions() const {
     return static_cast<int64_t>(host_functions_.size());
   }
+
+  int64_t programmatic_edges() const { return programmatic_; }
 
   int num_branches() const { return static_cast<int>(num_ops_.size()); }
   // Gives all of it to the queues, one a branch; the first is the stream's that
@@ -72,6 +79,7 @@ class FakeCapture {
   // Branch of each function of the host, and its number there.
   std::vector<std::pair<size_t, int64_t>> host_functions_;
   int64_t behind_ = 0;
+  int64_t programmatic_ = 0;
 };
 
 }  // namespace fusor::test

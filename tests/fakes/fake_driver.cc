@@ -18,6 +18,7 @@
 struct CUstream_st {
   int queue = 0;
   std::shared_ptr<fusor::test::FakeCapture> capture{};  // it is part of
+  bool after_kernel = false;  // the last thing that it was given is one
 };
 struct CUevent_st {
   bool timing = false;
@@ -68,13 +69,15 @@ class Driver : public FakeDriver {
     problem_.clear();
     capture_ = nullptr;
     refused_.clear();
-    behind_ = host_functions_ = 0;
+    behind_ = host_functions_ = programmatic_ = 0;
   }
   int64_t work_behind_host_functions() const override { return behind_; }
   int64_t captured_host_functions() const override { return host_functions_; }
+  int64_t programmatic_edges() const override { return programmatic_; }
   void Count(const FakeCapture& capture) {
     behind_ += capture.work_behind_host_functions();
     host_functions_ += capture.host_functions();
+    programmatic_ += capture.programmatic_edges();
   }
   void Refuse(const std::string& name, int times) override {
     refused_[name] = times;
@@ -153,10 +156,17 @@ class Driver : public FakeDriver {
     return stream == nullptr ? default_stream_ : *stream;
   }
 
-  CUresult Enqueue(CUstream to, Work work, bool of_host = false) {
+  using Kind = FakeCapture::Kind;
+  CUresult Enqueue(CUstream to, Work work, Kind kind = Kind::kOther) {
     CUstream_st& stream = Stream(to);
+    if (kind == Kind::kDependentKernel && !stream.after_kernel) {
+      return Break(CUDA_ERROR_INVALID_VALUE,
+                   "a dependent launch that follows no kernel");
+    }
+    stream.after_kernel =
+        kind == Kind::kKernel || kind == Kind::kDependentKernel;
     if (stream.capture != nullptr) {
-      stream.capture->Add(&stream, std::move(work), of_host);
+      stream.capture->Add(&stream, std::move(work), kind);
     } else {
       machine_->Add(stream.queue, std::move(work));
     }
@@ -211,6 +221,7 @@ class Driver : public FakeDriver {
   bool invalid_ = false;
   int64_t behind_ = 0;
   int64_t host_functions_ = 0;
+  int64_t programmatic_ = 0;
 };
 
 Driver& The() {
@@ -235,6 +246,29 @@ void RunKernel(const CUfunc_st& function, const codegen::CudaLaunch& launch,
     buffers.push_back({arg, bytes, true, true});
   }
   The().machine().Launch(*function.text, std::span(&launch, 1), buffers);
+}
+
+CUresult EnqueueKernel(const CUlaunchConfig& config, CUfunction function,
+                       void** params, void** extra, FakeCapture::Kind kind) {
+  if (config.gridDimY * config.gridDimZ * config.blockDimY * config.blockDimZ !=
+          1 ||
+      config.sharedMemBytes != 0 || extra != nullptr || config.gridDimX == 0 ||
+      config.blockDimX == 0 || config.blockDimX > 1024) {
+    return The().Break(CUDA_ERROR_INVALID_VALUE,
+                       "a launch of a kernel with another shape");
+  }
+  std::vector<void*> args;
+  for (size_t i = 0; i < function->num_params; ++i) {
+    args.push_back(*static_cast<void**>(params[i]));
+  }
+  const codegen::CudaLaunch launch{function->entry, config.gridDimX,
+                                   static_cast<int>(config.blockDimX)};
+  return The().Enqueue(
+      config.hStream,
+      [function = *function, launch, args](int, const QueueClock&) {
+        RunKernel(function, launch, args);
+      },
+      kind);
 }
 
 }  // namespace
@@ -512,6 +546,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
   return The().Call("cuStreamWaitEvent", [&] {
     CUstream_st& waiting = The().Stream(stream);
+    waiting.after_kernel = false;
     if (event->capture != nullptr) {
       if (!The().IsOpen(*event->capture)) {
         return The().Break(CUDA_ERROR_CAPTURED_EVENT,
@@ -551,6 +586,7 @@ CUresult cuEventDestroy(CUevent event) {
 CUresult cuEventRecord(CUevent event, CUstream from) {
   return The().Call("cuEventRecord", [&] {
     CUstream_st& stream = The().Stream(from);
+    stream.after_kernel = false;
     event->capture = stream.capture;
     if (stream.capture != nullptr) {
       event->record = stream.capture->Record(&stream);
@@ -637,21 +673,31 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z,
                         unsigned shared_bytes, CUstream stream, void** params,
                         void** extra) {
   return The().Call("cuLaunchKernel", [&] {
-    if (y * z * block_y * block_z != 1 || shared_bytes != 0 ||
-        extra != nullptr || x == 0 || block_x == 0 || block_x > 1024) {
+    const CUlaunchConfig config{
+        x, y, z, block_x, block_y, block_z, shared_bytes, stream, nullptr, 0};
+    return fusor::test::EnqueueKernel(config, function, params, extra,
+                                      fusor::test::FakeCapture::Kind::kKernel);
+  });
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function,
+                          void** params, void** extra) {
+  return The().Call("cuLaunchKernelEx", [&] {
+    const fusor::test::FakeBackendOptions& options = The().options();
+    if (options.major < 9 || options.version < 12030) {
+      return The().Break(CUDA_ERROR_NOT_SUPPORTED,
+                         "a dependent launch on an old GPU or driver");
+    }
+    if (config->numAttrs != 1 ||
+        config->attrs->id !=
+            CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION ||
+        config->attrs->value.programmaticStreamSerializationAllowed != 1) {
       return The().Break(CUDA_ERROR_INVALID_VALUE,
-                         "cuLaunchKernel with another shape");
+                         "cuLaunchKernelEx with other attributes");
     }
-    std::vector<void*> args;
-    for (size_t i = 0; i < function->num_params; ++i) {
-      args.push_back(*static_cast<void**>(params[i]));
-    }
-    const fusor::codegen::CudaLaunch launch{function->entry, x,
-                                            static_cast<int>(block_x)};
-    return The().Enqueue(
-        stream, [function = *function, launch, args](int, const QueueClock&) {
-          fusor::test::RunKernel(function, launch, args);
-        });
+    return fusor::test::EnqueueKernel(
+        *config, function, params, extra,
+        fusor::test::FakeCapture::Kind::kDependentKernel);
   });
 }
 
@@ -659,7 +705,7 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
   return The().Call("cuLaunchHostFunc", [&] {
     return The().Enqueue(
         stream, [function, data](int, const QueueClock&) { function(data); },
-        true);
+        fusor::test::FakeCapture::Kind::kHostFunction);
   });
 }
 
@@ -671,6 +717,7 @@ CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
                          "a capture of the default stream, or of all threads");
     }
     stream->capture = std::make_shared<fusor::test::FakeCapture>(stream);
+    stream->after_kernel = false;
     The().TakeInvalid();
     The().Open(stream->capture);
     return CUDA_SUCCESS;
@@ -690,6 +737,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
     }
     for (const CUstream_st* joined : capture->streams()) {
       const_cast<CUstream_st*>(joined)->capture = nullptr;
+      const_cast<CUstream_st*>(joined)->after_kernel = false;
     }
     The().Close();
     if (refused) return CUDA_ERROR_NOT_SUPPORTED;
@@ -722,6 +770,7 @@ CUresult cuGraphUpload(CUgraphExec, CUstream) {
 
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
   return The().CallUncaptured("cuGraphLaunch", [&] {
+    The().Stream(stream).after_kernel = false;
     std::vector<int> queues{The().Stream(stream).queue};
     queues.insert(queues.end(), graph->queues.begin(), graph->queues.end());
     graph->work->Replay(The().machine(), queues);

@@ -8,9 +8,10 @@
 //
 // It is stricter than a driver need be: a call needs a current context, an
 // asynchronous copy from the host pinned memory, and nothing may be awaited,
-// allocated or freed while a stream captures. Other streams join a capture by
-// its events, and must be joined again, as a driver has it: fake_capture.h.
-// Memory is full of garbage.
+// allocated or freed while a stream captures. A programmatic dependent launch
+// must come directly behind another kernel of its stream. Other streams join a
+// capture by its events, and must be joined again, as a driver has it:
+// fake_capture.h. Memory is full of garbage.
 
 #include <cuda.h>
 
@@ -53,6 +54,8 @@ class FakeDriver {
   virtual int64_t work_behind_host_functions() const = 0;
   // How many such functions were captured.
   virtual int64_t captured_host_functions() const = 0;
+  // Edges of all captures since Reset over which a kernel may start early.
+  virtual int64_t programmatic_edges() const = 0;
   // Of all modules that are loaded, which else waits for the first launch.
   virtual void CompileTexts() = 0;
   virtual int64_t used_bytes() const = 0;  // of device memory

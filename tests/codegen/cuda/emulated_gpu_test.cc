@@ -18,7 +18,8 @@ using ::testing::HasSubstr;
 
 // Two blocks of 64 threads run `body` on in[256] and out[256], floats, of which
 // only `in` has been written.
-std::string Emulate(const std::string& body) {
+std::string Emulate(const std::string& body,
+                    const std::string& wait = "WaitForEarlierGrids();\n") {
   codegen::Kernel empty;
   empty.name = "empty";
   empty.phases.emplace_back();
@@ -29,7 +30,7 @@ std::string Emulate(const std::string& body) {
       "  __shared__ __align__(16) float shared[64];\n"
       "  FUSOR_ON_SHARED(shared, 256);\n"
       "  const int t = threadIdx.x, b = blockIdx.x;\n" +
-      body + "}\n";
+      wait + body + "}\n";
   constexpr int64_t kBytes = 256 * sizeof(float);
   alignas(64) std::array<float, 1024> memory{};
   const EmulatedBuffer buffers[] = {{memory.data() + 64, kBytes, false, true},
@@ -114,6 +115,51 @@ TEST(EmulatedGpu, ShufflesOutsideTheirMask) {
               HasSubstr("shuffles without being in the mask"));
   EXPECT_THAT(Emulate("if (t % 32 < 4) __shfl_sync(0xfu, 1, 9, 32);"),
               HasSubstr("shuffles from outside the mask"));
+}
+
+// A dependent launch may start before those that it depends on have ended.
+TEST(EmulatedGpu, ThreadsThatDoNotWaitForEarlierLaunches) {
+  const std::string store = "Put(out + b * 64 + t, 1.0f);\n";
+  const std::string wait = "WaitForEarlierGrids();\n";
+  EXPECT_EQ(Emulate("PutShared(shared + t, 1.0f);\n" + wait + store, ""), "");
+  EXPECT_THAT(Emulate(store + wait, ""),
+              HasSubstr("writes 4 bytes before it has waited"));
+  EXPECT_THAT(Emulate("Get(in + t);\n" + wait + store, ""),
+              HasSubstr("reads 4 bytes before it has waited"));
+  EXPECT_THAT(Emulate("if (t < 60) " + wait + "__syncthreads();", ""),
+              HasSubstr("ends without having waited"));
+  EXPECT_THAT(Emulate("if (t < 60) " + wait, ""),
+              HasSubstr("ends without having waited"));
+}
+
+// Nor does a kernel whose text lacks the wait get past the checks of a step.
+TEST(EmulatedGpu, KernelsWaitBeforeTheyAccessMemory) {
+  codegen::Kernel k;
+  k.name = "copy";
+  k.lanes = k.width = 4;
+  k.buffers = {{"x", DType::kF32, 4}, {"y", DType::kF32, 4, true}};
+  k.axes = {{"i", 4, true}};
+  k.registers = {{DType::kF32, true}};
+  const codegen::Index all{0, {{0, 1}}};
+  k.phases.push_back({{0}, {Load(0, 0, all), Store(1, all, 0)}});
+  Verify(k);
+  alignas(64) std::array<float, 4> x{};
+  alignas(64) std::array<float, 4> y{};
+  const EmulatedBuffer buffers[] = {{x.data(), sizeof(x), false, true},
+                                    {y.data(), sizeof(y), true, false}};
+  std::string text = PrintCuda(k);
+  for (const EmulatedChecks checks :
+       {EmulatedChecks::kEveryByte, EmulatedChecks::kBounds}) {
+    const auto run = [&](const std::string& printed) {
+      return EmulatedModule(std::span(&printed, 1))
+          .Run(0, CudaLaunches(k), buffers, /*seed=*/1, checks);
+    };
+    EXPECT_EQ(run(text), "");
+    const std::string wait = "\n  WaitForEarlierGrids();";
+    std::string without = text;
+    without.replace(without.find(wait), wait.size(), "");
+    EXPECT_THAT(run(without), HasSubstr("reads 16 bytes before it has waited"));
+  }
 }
 
 TEST(EmulatedGpu, SaysWhatTheCompilerSays) {

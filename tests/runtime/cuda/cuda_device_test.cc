@@ -68,6 +68,7 @@ struct Setting {
   BuildGraph build = SmallVgg;
   bool train_alone = false;  // no accumulation, no evaluation
   int64_t graph_steps = 1;
+  bool dependent_launch = false;
   codegen::WarningHandler warning{};
 };
 
@@ -76,6 +77,7 @@ class Training {
   Training(runtime::Backend& backend, const Setting& setting)
       : session_(backend, {.graph = setting.graph,
                            .graph_steps = setting.graph_steps,
+                           .dependent_launch = setting.dependent_launch,
                            .warning = setting.warning}),
         build_(setting.build) {
     options_.passes.precision.dtype = setting.dtype;
@@ -251,14 +253,16 @@ struct ThreeSteps {
   std::set<std::string> calls;
 };
 
-ThreeSteps TrainThreeSteps(const std::string& refused, int times) {
+ThreeSteps TrainThreeSteps(const std::string& refused, int times,
+                           bool dependent_launch = false) {
   ThreeSteps result;
   FakeCudaBackend backend;
   {
-    Training training(
-        backend, {.train_alone = true, .warning = [&](const std::string& text) {
-                    result.warnings.push_back(text);
-                  }});
+    Training training(backend, {.train_alone = true,
+                                .dependent_launch = dependent_launch,
+                                .warning = [&](const std::string& text) {
+                                  result.warnings.push_back(text);
+                                }});
     backend.driver().TakeCalls();
     backend.driver().Refuse(refused, times);
     for (uint64_t seed = 1; seed <= 3; ++seed) training.Step(0, seed);
@@ -274,16 +278,19 @@ ThreeSteps TrainThreeSteps(const std::string& refused, int times) {
 // Whatever a driver or a library refuses while a step becomes a graph, it runs,
 // with the same results: captured in relaxed mode, or launch by launch.
 TEST(CudaDevice, AStepRunsWhateverItsCaptureIsRefused) {
-  const ThreeSteps reference = TrainThreeSteps("", 0);
+  const ThreeSteps reference =
+      TrainThreeSteps("", 0, /*dependent_launch=*/true);
   EXPECT_THAT(reference.warnings, ::testing::IsEmpty());
   EXPECT_THAT(reference.calls, Contains("cuGraphLaunch"));
   // Those of a capture, and what becomes of it.
   for (const char* call :
-       {"cuStreamBeginCapture", "cuLaunchKernel", "cuLaunchHostFunc",
-        "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphUpload"}) {
+       {"cuStreamBeginCapture", "cuLaunchKernel", "cuLaunchKernelEx",
+        "cuLaunchHostFunc", "cuStreamEndCapture", "cuGraphInstantiate",
+        "cuGraphUpload"}) {
     ASSERT_THAT(reference.calls, Contains(call));
     for (const int times : {1, 2}) {
-      const ThreeSteps result = TrainThreeSteps(call, times);
+      const ThreeSteps result =
+          TrainThreeSteps(call, times, /*dependent_launch=*/true);
       EXPECT_EQ(result.state, reference.state) << call;
       const bool relaxed = times == 1;
       EXPECT_EQ(result.calls.contains("cuGraphLaunch"), relaxed) << call;

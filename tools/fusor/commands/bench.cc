@@ -400,7 +400,7 @@ void SearchMaxBatch(const BenchFlags& flags) {
 }
 
 void RunBench(const BenchFlags& flags) {
-  CheckGraphSteps(flags.compile);
+  CheckLaunchFlags(flags.compile);
   if (flags.max_batch.find) {
     SearchMaxBatch(flags);
     return;
@@ -425,7 +425,7 @@ void AddBench(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
-  AddGraphStepsFlag(*command, flags->compile);
+  AddLaunchFlags(*command, flags->compile);
   AddTuneFlag(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   command->option_defaults()->group("Run");

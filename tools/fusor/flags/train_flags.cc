@@ -76,12 +76,27 @@ constexpr std::array<std::string_view, 8> kOfAllRanks = {
     "Model",    "Compilation", "Training", "Loss scale",
     "Schedule", "Data",        "Run",      "Ranks"};
 // and these do not affect the numbers.
-constexpr std::array<std::string_view, 19> kNotDeciding = {
-    "--module",     "--overflow-limit", "--workers",         "--prefetch",
-    "--synthetic",  "--kernel-cache",   "--verify",          "--verify-each",
-    "--bad-record", "--print-freq",     "--training-only",   "--evaluate-every",
-    "--run-epochs", "--prof",           "--stop-at-top1",    "--choices",
-    "--tune",       "--cuda-graph",     "--cuda-graph-steps"};
+constexpr std::array<std::string_view, 20> kNotDeciding = {
+    "--module",
+    "--overflow-limit",
+    "--workers",
+    "--prefetch",
+    "--synthetic",
+    "--kernel-cache",
+    "--verify",
+    "--verify-each",
+    "--bad-record",
+    "--print-freq",
+    "--training-only",
+    "--evaluate-every",
+    "--run-epochs",
+    "--prof",
+    "--stop-at-top1",
+    "--choices",
+    "--tune",
+    "--cuda-graph",
+    "--cuda-graph-steps",
+    "--cuda-dependent-launch"};
 
 void AddLengthFlags(CLI::App& app, TrainFlags& f) {
   app.option_defaults()->group("Run");
@@ -145,7 +160,7 @@ void AddRunFlags(CLI::App& app, TrainFlags& f) {
   AddDataFlags(app, f.data);
   AddEvaluationFlags(app, f.data);
   AddScheduleFlags(app, f.optimizer);
-  AddGraphStepsFlag(app, f.compile);
+  AddLaunchFlags(app, f.compile);
   AddLengthFlags(app, f);
   AddCheckpointFlags(app, f.checkpoint);
   AddLogFlags(app, f.log);
@@ -207,7 +222,7 @@ runtime::TrainOptions MakeTrainOptions(const TrainFlags& flags,
   options.mixup = flags.model.mixup;
   options.micro_batches = MicroBatches(flags);
   options.graph_steps = flags.compile.graph_steps;
-  CheckGraphSteps(flags.compile);
+  CheckLaunchFlags(flags.compile);
   FUSOR_CHECK(options.graph_steps == 1 || options.micro_batches == 1, kUsage,
               "--cuda-graph-steps {} and --optimizer-batch-size {}: expected "
               "one of them",

@@ -268,7 +268,11 @@ runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
   return options;
 }
 
-void CheckGraphSteps(const CompileFlags& flags) {
+void CheckLaunchFlags(const CompileFlags& flags) {
+  FUSOR_CHECK(flags.dependent_launch == "off" || flags.backend == "cuda",
+              kUsage,
+              "--cuda-dependent-launch on: expected backend cuda, got {}",
+              flags.backend);
   if (flags.graph_steps == 1) return;
   FUSOR_CHECK(flags.backend == "cuda", kUsage,
               "--cuda-graph-steps {}: expected backend cuda, got {}",
@@ -283,10 +287,12 @@ std::unique_ptr<runtime::Session> OpenSession(
     const CompileFlags& flags, runtime::Communicator* communicator) {
   return std::make_unique<runtime::Session>(
       runtime::LoadBackend(flags.backend),
-      runtime::BackendOptions{.threads = flags.threads,
-                              .graph = flags.cuda_graph == "on",
-                              .graph_steps = flags.graph_steps,
-                              .warning = Warn},
+      runtime::BackendOptions{
+          .threads = flags.threads,
+          .graph = flags.cuda_graph == "on",
+          .graph_steps = flags.graph_steps,
+          .dependent_launch = flags.dependent_launch == "on",
+          .warning = Warn},
       communicator);
 }
 
