@@ -216,6 +216,40 @@ Value* Layers::Images(ir::Where at) {
   return b_.Transpose(x, {0, 3, 1, 2});
 }
 
+Value* Layers::OneHot(Value* labels, Value* logits, double smoothing) {
+  const Shape& shape = logits->type().shape;
+  Value* hit = b_.Compare("eq", b_.Iota(DType::kI32, shape, 1),
+                          b_.Broadcast(labels, shape, {0}));
+  const double off = smoothing / static_cast<double>(shape[1]);
+  Value* targets = b_.Select(hit, b_.ScalarLike(logits, 1 - smoothing + off),
+                             b_.ScalarLike(logits, off));
+  // As in Builder::CrossEntropy.
+  Value* known =
+      b_.Add("reduce", {hit},
+             {{"kind", std::string("any")}, {"dims", std::vector<int64_t>{1}}})
+          ->output();
+  return b_.Select(b_.Broadcast(known, shape, {0}), targets,
+                   b_.ScalarLike(logits, std::nan("")));
+}
+
+Value* Layers::SampleLoss(Value* logits, Value* labels, double smoothing) {
+  if (options_.loss == Loss::kCrossEntropy) {
+    // The loss of mixed one-hot labels is the weighted mean of the two losses.
+    return Mix(labels, [&](Value* part) {
+      return b_.CrossEntropy(logits, part, {.label_smoothing = smoothing});
+    });
+  }
+  Value* targets =
+      Mix(labels, [&](Value* part) { return OneHot(part, logits, smoothing); });
+  if (options_.loss == Loss::kMeanSquaredError) {
+    Value* error = b_.Minus(logits, targets);
+    return b_.ReduceMean(b_.Times(error, error), {1});
+  }
+  // -t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x)) = softplus(x) - t x.
+  return b_.ReduceMean(b_.Minus(b_.Softplus(logits), b_.Times(targets, logits)),
+                       {1});
+}
+
 void Layers::Classify(Value* logits,
                       const std::vector<AuxiliaryLogits>& auxiliary,
                       ir::Where at) {
@@ -227,13 +261,8 @@ void Layers::Classify(Value* logits,
       graph.AddInput({DType::kI32, {n}, {}}, InputRole::kData, "labels");
   if (training()) {
     const auto loss = [&](Value* of) {
-      // The loss of mixed one-hot labels is the weighted mean of the two
-      // losses.
-      Value* per_sample = Mix(labels, [&](Value* part) {
-        return b_.CrossEntropy(of, part,
-                               {.label_smoothing = options_.label_smoothing});
-      });
-      return b_.ReduceMean(per_sample, {0});
+      return b_.ReduceMean(SampleLoss(of, labels, options_.label_smoothing),
+                           {0});
     };
     Value* total = loss(logits);
     for (const AuxiliaryLogits& branch : auxiliary) {
@@ -249,7 +278,7 @@ void Layers::Classify(Value* logits,
   };
   Value* correct1 = b_.TopKCorrect(logits, labels, 1);
   Value* correct5 = b_.TopKCorrect(logits, labels, 5);
-  total(b_.CrossEntropy(logits, labels, {}), "loss_sum");
+  total(SampleLoss(logits, labels, /*smoothing=*/0), "loss_sum");
   total(correct1, "top1");
   total(correct5, "top5");
   if (!options_.per_image) return;

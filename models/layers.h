@@ -86,6 +86,10 @@ class Layers {
   // Returns of(x) without mixup. With mixup, returns the weighted mean of of(x)
   // and of(x of the batch's next sample) per sample. `of` returns f32 [N,..].
   ir::Value* Mix(ir::Value* x, const std::function<ir::Value*(ir::Value*)>& of);
+  // Returns the loss of each sample, f32 [N]; NaN for labels out of range.
+  ir::Value* SampleLoss(ir::Value* logits, ir::Value* labels, double smoothing);
+  // Returns one-hot labels, smoothed, as f32 [N,C].
+  ir::Value* OneHot(ir::Value* labels, ir::Value* logits, double smoothing);
   // Returns the hyper-parameter input `name`, adding it if there is none.
   ir::Value* HyperParameter(const char* name, ir::DType dtype);
   ir::Value* Parameter(const std::string& name, ir::Shape shape,

@@ -19,6 +19,13 @@ enum class Phase {
 // The fan that scales a convolution's initial weights (He et al.).
 enum class FanMode { kFanOut, kFanIn };
 
+// The loss of logits [N,C] and labels, as a mean over the batch.
+enum class Loss {
+  kCrossEntropy,        // of the softmax
+  kBinaryCrossEntropy,  // of each class's sigmoid with the one-hot label
+  kMeanSquaredError,    // of the logits and the one-hot label
+};
+
 enum class InputFormat {
   kU8Nhwc,   // "images" u8 [N,S,S,3], normalised by mean and std in the graph
   kF32Nchw,  // "images" f32 [N,3,S,S], used unchanged
@@ -35,6 +42,7 @@ struct ModelOptions {
   FanMode fan = FanMode::kFanOut;
   bool zero_gamma = false;  // zero-init each residual block's last gamma
   double dropout = 0.5;     // VGG's classifier
+  Loss loss = Loss::kCrossEntropy;
   double label_smoothing = 0;
   // kTrain: mixes each sample with the next one of the batch. Input "mixup" is
   // the sample's own weight.

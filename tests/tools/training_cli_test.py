@@ -133,6 +133,14 @@ class TrainingTest(unittest.TestCase):
                 losses.add(out["loss"])
         self.assertEqual(len(losses), 7)
 
+    def test_each_loss_trains(self):
+        losses = {loss: self.run_json("--loss", loss, "--lr", "0.01",
+                                      "--iterations", "2")[0]["loss"]
+                  for loss in ("cross-entropy", "bce", "mse")}
+        self.assertEqual(len(set(losses.values())), 3)
+        # The others are means over the classes.
+        self.assertEqual(max(losses, key=losses.get), "cross-entropy")
+
     def test_everything_together_trains(self):
         with tempfile.TemporaryDirectory() as folder:
             out, _ = self.run_json(

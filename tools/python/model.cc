@@ -79,7 +79,7 @@ void FitModel(const Options& options, const std::vector<HostArray>& example,
     CheckKeywords(
         options, model,
         {"batch_size", "image_size", "num_classes", "fan", "zero_gamma",
-         "dropout", "label_smoothing", "mixup", "mean", "std"});
+         "dropout", "loss", "label_smoothing", "mixup", "mean", "std"});
     return;
   }
   tools::ModelFlags flags = options.model;

@@ -133,6 +133,10 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
   app.add_option("--dropout", f.dropout, "Dropout rate of VGG's classifier")
       ->capture_default_str()
       ->check(Number(0, 0.999));
+  app.add_option("--loss", f.loss,
+                 "Loss: cross-entropy, or bce or mse of one-hot labels")
+      ->capture_default_str()
+      ->check(OneOf({"cross-entropy", "bce", "mse"}));
   app.add_option("--label-smoothing", f.label_smoothing,
                  "Label smoothing, in [0, 1)")
       ->capture_default_str()
@@ -161,7 +165,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
   // The module determines these settings.
   for (const char* name :
        {"--arch", "--batch-size", "--image-size", "--fan", "--zero-gamma",
-        "--dropout", "--label-smoothing", "--mixup"}) {
+        "--dropout", "--loss", "--label-smoothing", "--mixup"}) {
     module->excludes(app.get_option(name));
   }
 }

@@ -20,6 +20,7 @@ struct ModelFlags {
   std::string fan = "fan-out";
   bool zero_gamma = false;
   double dropout = 0.5;
+  std::string loss = "cross-entropy";
   double label_smoothing = 0;
   double mixup = 0;
   std::vector<double> mean, std;    // 3 values; empty: ImageNet's or CIFAR's

@@ -36,6 +36,8 @@ models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes) {
   options.fan = fan_in ? models::FanMode::kFanIn : models::FanMode::kFanOut;
   options.zero_gamma = flags.zero_gamma;
   options.dropout = flags.dropout;
+  if (flags.loss == "bce") options.loss = models::Loss::kBinaryCrossEntropy;
+  if (flags.loss == "mse") options.loss = models::Loss::kMeanSquaredError;
   options.label_smoothing = flags.label_smoothing;
   options.mixup = flags.mixup > 0;
   options.freeze = flags.freeze;
