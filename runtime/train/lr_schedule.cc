@@ -25,6 +25,16 @@ double Remaining(const LrScheduleOptions& options, double t) {
   return 1;
 }
 
+// Returns the share of its cycle, in [0, 1), at an update after the warm-up.
+double ShareOfCycle(const LrScheduleOptions& options, int64_t update) {
+  int64_t length = options.first_cycle;
+  while (update >= length) {
+    update -= length;
+    length *= options.cycle_factor;
+  }
+  return static_cast<double>(update) / static_cast<double>(length);
+}
+
 }  // namespace
 
 std::vector<std::string> LrScheduleNames() {
@@ -53,8 +63,10 @@ double LearningRate(const LrScheduleOptions& o, int64_t step) {
     return o.base * std::pow(o.gamma, static_cast<double>(drops));
   }
   const int64_t span = std::max<int64_t>(o.total - o.warmup, 1);
-  const double t = std::min(
-      1.0, static_cast<double>(update - o.warmup) / static_cast<double>(span));
+  const double t = o.first_cycle > 0
+                       ? ShareOfCycle(o, update - o.warmup)
+                       : std::min(1.0, static_cast<double>(update - o.warmup) /
+                                           static_cast<double>(span));
   return o.end + (o.base - o.end) * Remaining(o, t);
 }
 

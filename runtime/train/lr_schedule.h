@@ -24,10 +24,16 @@ struct LrScheduleOptions {
   double power = 2;                 // polynomial
   std::vector<int64_t> milestones;  // step: updates at which the rate drops
   double gamma = 0.1;               // step: by this factor
+  // linear, cosine, polynomial: length of the first cycle, after which the rate
+  // is `base` again; 0: one curve to `total`. Each cycle is `cycle_factor`
+  // times as long as the one before (Loshchilov and Hutter 2017).
+  int64_t first_cycle = 0;
+  int64_t cycle_factor = 1;
 };
 
 // Returns the learning rate of a step, counted from 0. With u = step /
-// steps_per_update and t = (u - warmup) / (total - warmup), at most 1:
+// steps_per_update and t = (u - warmup) / (total - warmup), at most 1, or with
+// cycles the share of the current one:
 //   base (u + 1) / warmup                      u < warmup
 //   base gamma^(milestones at or before u)     step
 //   end + (base - end) (1 - t)                 linear

@@ -53,6 +53,9 @@ class TrainingTest(unittest.TestCase):
                  ["--cuda-dependent-launch", "on"]),
                 ("--cuda-graph-steps: expected a whole number from 1 to 64, "
                  "got 0", ["--cuda-graph-steps", "0"]),
+                ("--lr-cycle-epochs: expected --lr-schedule linear, cosine or "
+                 "polynomial, got step",
+                 ["--lr-schedule", "step", "--lr-cycle-epochs", "5"]),
                 ("--opt-level O0 is fp32: expected no --amp",
                  ["--opt-level", "O0", "--amp"]),
                 ("--opt-level O0 is fp32: expected no --dtype bf16",

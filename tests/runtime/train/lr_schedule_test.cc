@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "ir/support/error.h"
 
@@ -42,6 +44,25 @@ TEST(LrSchedule, FollowsItsCurveToTheEnd) {
     EXPECT_NEAR(at(kind, 10), 0.1, 1e-15);
     EXPECT_NEAR(at(kind, 1000), 0.1, 1e-15);
   }
+}
+
+// CosineAnnealingWarmRestarts(T_0=2, T_mult=3, eta_min=0.1) of PyTorch, with
+// two updates per epoch.
+TEST(LrSchedule, RestartsWithLongerCycles) {
+  const LrScheduleOptions o{.kind = Kind::kCosine,
+                            .base = 1.1,
+                            .warmup = 1,
+                            .total = 5,
+                            .end = 0.1,
+                            .first_cycle = 4,
+                            .cycle_factor = 3};
+  const double half = 0.1 + 0.5;
+  for (const auto& [update, rate] : std::vector<std::pair<int64_t, double>>{
+           {0, 1.1}, {2, half}, {4, 1.1}, {10, half}, {16, 1.1}, {34, half}}) {
+    EXPECT_DOUBLE_EQ(LearningRate(o, update + 1), rate) << update;
+  }
+  EXPECT_DOUBLE_EQ(LearningRate(o, 1 + 15),
+                   0.1 + (1 + std::cos(M_PI * 11 / 12)) / 2);
 }
 
 TEST(LrSchedule, DropsAtMilestones) {

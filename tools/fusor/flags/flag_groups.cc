@@ -480,6 +480,16 @@ void AddScheduleFlags(CLI::App& app, OptimizerFlags& f) {
   app.add_option("--power", f.power, "Exponent of the polynomial schedule")
       ->capture_default_str()
       ->check(Number(0, 1e3));
+  app.add_option(
+         "--lr-cycle-epochs", f.cycle_epochs,
+         "Restart linear, cosine and polynomial after N epochs (0: off)")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(WholeNumber(0, kMaxSteps));
+  app.add_option("--lr-cycle-mul", f.cycle_factor,
+                 "Length of each cycle relative to the one before")
+      ->capture_default_str()
+      ->check(WholeNumber(1, 1000));
   app.add_option("--warmup", f.warmup_epochs, "Linear warm-up in epochs")
       ->capture_default_str()
       ->check(Number(0, 1e9));

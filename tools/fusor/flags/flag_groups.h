@@ -89,6 +89,8 @@ struct OptimizerFlags {
   std::string lr_update = "step";
   double end_lr = 0;
   double power = 2;
+  int64_t cycle_epochs = 0;  // of the first cycle; 0: no restarts
+  int64_t cycle_factor = 1;
   double momentum = 0.9;
   double weight_decay = 1e-4;
   bool norm_weight_decay = false;

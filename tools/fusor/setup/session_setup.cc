@@ -242,6 +242,11 @@ runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
   FUSOR_CHECK(
       !by_epoch || flags.warmup_steps == 0, kUsage,
       "--warmup-steps: expected --warmup (epochs) with --lr-update epoch");
+  const bool curve = flags.schedule != "constant" && flags.schedule != "step";
+  FUSOR_CHECK(curve || flags.cycle_epochs == 0, kUsage,
+              "--lr-cycle-epochs: expected --lr-schedule linear, cosine or "
+              "polynomial, got {}",
+              flags.schedule);
   const auto per_epoch = static_cast<double>(steps_per_epoch);
   runtime::LrScheduleOptions options;
   options.kind = runtime::ParseLrSchedule(flags.schedule);
@@ -265,6 +270,8 @@ runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
     options.milestones.push_back(by_epoch ? epoch : epoch * steps_per_epoch);
   }
   options.gamma = flags.gamma;
+  options.first_cycle = flags.cycle_epochs * (by_epoch ? 1 : steps_per_epoch);
+  options.cycle_factor = flags.cycle_factor;
   return options;
 }
 
