@@ -1,23 +1,12 @@
-#include <fmt/core.h>
-
 #include <regex>
 
 #include "ir/builder.h"
 #include "ir/support/error.h"
+#include "ir/support/regex.h"
 #include "models/model.h"
 
 namespace fusor::models {
 namespace {
-
-std::regex Compile(const std::string& expression) {
-  try {
-    return std::regex(expression);
-  } catch (const std::regex_error& error) {
-    ThrowError(ErrorCode::kUsage,
-               fmt::format("freeze {}: not a regular expression: {}",
-                           expression, error.what()));
-  }
-}
 
 // Makes the parameter a constant for differentiation.
 void Freeze(ir::Graph& graph, ir::Value* parameter) {
@@ -43,7 +32,7 @@ void FreezeParameters(ir::Graph& graph,
   }
   std::vector<bool> frozen(parameters.size(), false);
   for (const std::string& expression : expressions) {
-    const std::regex regex = Compile(expression);
+    const std::regex regex = ParseRegex("freeze", expression);
     bool found = false;
     for (size_t i = 0; i < parameters.size(); ++i) {
       if (!std::regex_search(parameters[i]->name(), regex)) continue;

@@ -34,6 +34,10 @@ std::string OptimizerSettings(const OptimizerOptions& o) {
                                                              {"eps", o.eps}}) {
     if (HasOption(o.kind, name)) text += fmt::format(" {}={}", name, value);
   }
+  for (const ParameterGroup& group : o.groups) {
+    text += fmt::format(" group={},{}", group.pattern, group.lr_scale);
+    if (group.weight_decay) text += fmt::format(",{}", *group.weight_decay);
+  }
   return text;
 }
 

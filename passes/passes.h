@@ -38,6 +38,13 @@ std::vector<std::string> OptimizerNames();
 // Throws kUsage for any other name.
 OptimizerKind ParseOptimizer(std::string_view name);
 
+// Parameters with settings of their own: those whose name contains a match.
+struct ParameterGroup {
+  std::string pattern;                   // ECMAScript regular expression
+  double lr_scale = 1;                   // factor of the learning rate
+  std::optional<double> weight_decay{};  // replaces the optimizer's
+};
+
 // Defaults are PyTorch's.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kSgd;
@@ -54,6 +61,8 @@ struct OptimizerOptions {
   double lars_coefficient = 0.001;  // trust coefficient
   double clip_norm = 0;             // global gradient norm; 0: no clipping
   double ema_decay = 0;  // of the moving average of parameters; 0: off
+  // A parameter belongs to the first group that matches its name, or to none.
+  std::vector<ParameterGroup> groups{};
 };
 
 // Returns whether the optimizer has the option that flag `flag` sets, such as

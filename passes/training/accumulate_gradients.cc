@@ -98,9 +98,8 @@ class Accumulator {
     const ir::Input& parameter = graph_.inputs()[g.input];
     const std::string name = ir::AccumulatedName(parameter.value->name());
     const ir::TensorType& type = parameter.value->type();
-    Value* sum = TrainingInput(
-        graph_, type, InputRole::kAccumulator, name, 0,
-        UpdateGroup(options_.optimizer, graph_.inputs()[g.input].role));
+    Value* sum = TrainingInput(graph_, type, InputRole::kAccumulator, name, 0,
+                               UpdateGroup(options_.optimizer, parameter));
     Builder b(graph_, reduction);
     b.Inherit(reduction->location());
     Value* first = b.BroadcastTo(first_, type.shape);

@@ -83,9 +83,15 @@ Value* Scaled(UpdateContext& c, const UpdatedParameter& p, Value* rate,
   return c.builder().Times(c.Spread(rate, p), x);
 }
 
+// Returns lr * x, with the learning rate of the parameter's group.
+Value* ScaledByLr(UpdateContext& c, const UpdatedParameter& p, Value* x) {
+  const double scale = c.LrScale(p);
+  return Scaled(c, p, c.lr(), scale == 1 ? x : c.builder().Times(x, scale));
+}
+
 // Returns p - lr * step.
 Value* Descend(UpdateContext& c, const UpdatedParameter& p, Value* step) {
-  return c.builder().Minus(p.value, Scaled(c, p, c.lr(), step));
+  return c.builder().Minus(p.value, ScaledByLr(c, p, step));
 }
 
 // Returns a layer's trust ratio; 1 if one of the norms is 0.
@@ -134,7 +140,7 @@ Value* Lars(UpdateContext& c, const UpdatedParameter& p) {
     Value* trust = Trust(b, weight, gradient, b.Divide(share, sum));
     step = Scaled(c, p, trust, step);
   }
-  return b.Minus(p.value, Accelerate(c, p, Scaled(c, p, c.lr(), step)));
+  return b.Minus(p.value, Accelerate(c, p, ScaledByLr(c, p, step)));
 }
 
 // torch.optim.Adam (torch/optim/adam.py, _single_tensor_adam) without amsgrad:
@@ -184,7 +190,7 @@ Value* RmspropTf(UpdateContext& c, const UpdatedParameter& p) {
   Value* g = Decayed(c, p, p.gradient);
   Value* s = SecondMoment(c, p, c.options().alpha, g, /*initial=*/1);
   Value* step = b.Divide(g, b.Sqrt(b.Plus(s, c.options().eps)));
-  return b.Minus(p.value, Accelerate(c, p, Scaled(c, p, c.lr(), step)));
+  return b.Minus(p.value, Accelerate(c, p, ScaledByLr(c, p, step)));
 }
 
 // LAMB as in NVIDIA's BERT (apex/optimizers/fused_lamb.py and
@@ -295,7 +301,16 @@ UpdateContext::UpdateContext(ir::Graph& graph, const OptimizerOptions& options,
   second_correction_ = b.Divide(one, b.Sqrt(remainder(options.beta2)));
 }
 
+double UpdateContext::LrScale(const UpdatedParameter& p) const {
+  const int64_t group = GroupIndex(options_, std::string(p.whole->name()));
+  return group < 0 ? 1 : options_.groups[group].lr_scale;
+}
+
 double UpdateContext::WeightDecay(const UpdatedParameter& p) const {
+  const int64_t group = GroupIndex(options_, std::string(p.whole->name()));
+  if (group >= 0 && options_.groups[group].weight_decay.has_value()) {
+    return *options_.groups[group].weight_decay;
+  }
   return p.role == InputRole::kWeight ? options_.weight_decay
                                       : options_.norm_weight_decay;
 }

@@ -32,6 +32,8 @@ class UpdateContext {
   ir::Value* lr() const { return lr_; }
 
   double WeightDecay(const UpdatedParameter& p) const;
+  // Returns the factor of the learning rate.
+  double LrScale(const UpdatedParameter& p) const;
   // Returns state for a parameter, or for this rank's shard of one, of its
   // type. It starts at `initial`.
   ir::Value* StateOf(const UpdatedParameter& p,

@@ -1,11 +1,14 @@
 // Replaces gradients by updates by the rule of the optimizer
 // (optimizer_rules.cc), gathers sharded parameters and averages parameters.
 
+#include <algorithm>
+#include <regex>
 #include <string>
 #include <unordered_set>
 
 #include "ir/builder.h"
 #include "ir/state_names.h"
+#include "ir/support/regex.h"
 #include "passes/collectives/shard_layout.h"
 #include "passes/passes.h"
 #include "passes/training/optimizer_rules.h"
@@ -65,11 +68,28 @@ class Updates {
   Value* first_average_ = nullptr;  // true if there is no average yet
 };
 
+// Throws kUsage unless each group matches a parameter.
+void CheckGroups(const Graph& graph, const OptimizerOptions& options) {
+  for (const ParameterGroup& group : options.groups) {
+    const std::regex pattern = ParseRegex("parameter group", group.pattern);
+    FUSOR_CHECK(std::any_of(graph.inputs().begin(), graph.inputs().end(),
+                            [&](const ir::Input& input) {
+                              return IsParameter(input.role) &&
+                                     std::regex_search(
+                                         std::string(input.value->name()),
+                                         pattern);
+                            }),
+                kUsage, "parameter group '{}': matches no parameter of {}",
+                group.pattern, graph.name());
+  }
+}
+
 }  // namespace
 
 bool OptimizerUpdate(Graph& graph, PassContext& context) {
   const std::vector<ParameterGradient> parameters = CollectGradients(graph);
   if (parameters.empty()) return false;
+  CheckGroups(graph, context.options().optimizer);
   Updates updates(graph, context.options().optimizer,
                   context.options().world_size);
   for (const ParameterGradient& parameter : parameters) updates.Add(parameter);

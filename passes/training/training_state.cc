@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <numeric>
+#include <regex>
 #include <utility>
 
 #include "ir/shard.h"
 #include "ir/state_names.h"
 #include "ir/support/error.h"
+#include "ir/support/regex.h"
 #include "passes/collectives/shard_layout.h"
 
 namespace fusor::passes {
@@ -75,10 +77,26 @@ Value* ShardInput(Graph& graph, const Value& parameter,
                          {ir::kShardOf, parameter.name()}});
 }
 
-int64_t UpdateGroup(const OptimizerOptions& options, InputRole role) {
-  const bool alike = options.kind != OptimizerKind::kLars &&
-                     options.weight_decay == options.norm_weight_decay;
-  return alike || role == InputRole::kWeight ? 0 : 1;
+int64_t GroupIndex(const OptimizerOptions& options, const std::string& name) {
+  for (size_t i = 0; i < options.groups.size(); ++i) {
+    const std::regex pattern =
+        ParseRegex("parameter group", options.groups[i].pattern);
+    if (std::regex_search(name, pattern)) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+int64_t UpdateGroup(const OptimizerOptions& options,
+                    const ir::Input& parameter) {
+  const int64_t group =
+      GroupIndex(options, std::string(parameter.value->name()));
+  const bool own_decay =
+      group >= 0 && options.groups[group].weight_decay.has_value();
+  const bool alike =
+      options.kind != OptimizerKind::kLars &&
+      (own_decay || options.weight_decay == options.norm_weight_decay);
+  return 2 * (group + 1) +
+         (alike || parameter.role == InputRole::kWeight ? 0 : 1);
 }
 
 Value* MicroBatchCount(Graph& graph) {

@@ -44,9 +44,14 @@ ir::Value* ShardInput(ir::Graph& graph, const ir::Value& parameter,
                       std::string (*name)(std::string_view), int64_t ranks,
                       double initial = 0);
 
-// Returns the update group of parameters of that role. State of one group
-// (attribute `group`) is updated the same way and can be stored contiguously.
-int64_t UpdateGroup(const OptimizerOptions& options, ir::InputRole role);
+// Returns the index of the first parameter group whose pattern the name
+// contains; -1 if there is none.
+int64_t GroupIndex(const OptimizerOptions& options, const std::string& name);
+
+// Returns the update group of a parameter. State of one group (attribute
+// `group`) is updated the same way and can be stored contiguously.
+int64_t UpdateGroup(const OptimizerOptions& options,
+                    const ir::Input& parameter);
 
 // Returns the i32 scalar that counts micro-batches.
 ir::Value* MicroBatchCount(ir::Graph& graph);

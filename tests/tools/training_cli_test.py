@@ -56,6 +56,13 @@ class TrainingTest(unittest.TestCase):
                 ("--lr-cycle-epochs: expected --lr-schedule linear, cosine or "
                  "polynomial, got step",
                  ["--lr-schedule", "step", "--lr-cycle-epochs", "5"]),
+                ("--param-group fc:lr=1: expected REGEX:lr-scale=X,"
+                 "weight-decay=X, one or both, X at least 0",
+                 ["--param-group", "fc:lr=1"]),
+                ("--param-group '(': not a regular expression",
+                 ["--param-group", "(:lr-scale=1"]),
+                ("parameter group 'head': matches no parameter of",
+                 ["--param-group", "head:lr-scale=10"]),
                 ("--opt-level O0 is fp32: expected no --amp",
                  ["--opt-level", "O0", "--amp"]),
                 ("--opt-level O0 is fp32: expected no --dtype bf16",
@@ -128,13 +135,15 @@ class TrainingTest(unittest.TestCase):
                 ("sgd",), ("lars",), ("adam",), ("adamw", "--beta1", "0.8"),
                 ("rmsprop", "--momentum", "0", "--alpha", "0.9"),
                 ("rmsprop-tf", "--eps", "1e-3"),
-                ("lamb", "--beta2", "0.99", "--amp", "--bn-weight-decay")):
+                ("lamb", "--beta2", "0.99", "--amp", "--bn-weight-decay"),
+                ("adam", "--param-group", "^fc:lr-scale=10,weight-decay=0",
+                 "--param-group", "conv:lr-scale=0.5")):
             with self.subTest(optimizer=optimizer):
                 out, _ = self.run_json("--optimizer", *optimizer, "--lr",
                                        "0.01", "--iterations", "3", "--verify")
                 self.assertEqual(out["steps"], 3)
                 losses.add(out["loss"])
-        self.assertEqual(len(losses), 7)
+        self.assertEqual(len(losses), 8)
 
     def test_each_loss_trains(self):
         losses = {loss: self.run_json("--loss", loss, "--lr", "0.01",

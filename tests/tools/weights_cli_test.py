@@ -230,7 +230,7 @@ class TransferTest(WeightsCase):
         for words, args in (
                 (["freeze layer9: found in no parameter"],
                  ("--freeze", "layer9")),
-                (["freeze (: not a regular expression"], ("--freeze", "(")),
+                (["freeze '(': not a regular expression"], ("--freeze", "(")),
                 (["freeze: all 65 parameters"], ("--freeze", "."))):
             self.fails(USAGE, words, "train", *MODEL, self.images, *args)
 

@@ -1,4 +1,4 @@
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <cmath>
 #include <map>
@@ -102,6 +102,35 @@ TEST_F(OptimizerUpdateTest, DecaysByRoleNotByName) {
     const std::vector<double> decayed{5.5, -4};
     EXPECT_EQ(out[0].data, role == "weight" ? decayed : plain);
   }
+}
+
+TEST_F(OptimizerUpdateTest, TheFirstMatchingGroupHasItsOwnRateAndDecay) {
+  options_.optimizer = {
+      .momentum = 0,
+      .weight_decay = 0.5,
+      .groups = {{"fc[.]", 0.5, 0.25}, {"c", 2}, {"none|d", 0}}};
+  const auto graph = test::ParseOrDie(R"(graph g {
+      %a = weight : f64[1]  %fc.w = weight : f64[1]  %conv = weight : f64[1]
+      %d = bias : f64[1]  %g = data : f64[1]
+      return %g as "grad/a", %g as "grad/fc.w", %g as "grad/conv",
+          %g as "grad/d" })");
+  EXPECT_TRUE(Run(*graph));
+  const Tensor p = test::MakeTensor({ir::DType::kF64, {1}, {}}, {8});
+  const Tensor g = test::MakeTensor({ir::DType::kF64, {1}, {}}, {2});
+  const Tensor lr = test::MakeTensor({ir::DType::kF32, {}, {}}, {0.5});
+  const auto out =
+      Interpret(*graph, std::vector{p, p, p, p, g, lr}, ir::EvalMode::kExact);
+  EXPECT_EQ(out[0].data[0], 8 - 0.5 * (2 + 0.5 * 8));
+  EXPECT_EQ(out[1].data[0], 8 - 0.5 * 0.5 * (2 + 0.25 * 8));
+  EXPECT_EQ(out[2].data[0], 8 - 2 * 0.5 * (2 + 0.5 * 8));
+  EXPECT_EQ(out[3].data[0], 8);
+}
+
+TEST_F(OptimizerUpdateTest, GroupsThatMatchNothingAreRefused) {
+  options_.optimizer.groups = {{"^p$", 0.5}, {"head", 2}};
+  EXPECT_THAT([&] { Run(*OneParameter("f64[2]")); },
+              testing::ThrowsMessage<Error>(testing::HasSubstr(
+                  "parameter group 'head': matches no parameter of g")));
 }
 
 TEST_F(OptimizerUpdateTest, DecouplesTheDecayFromTheMomentum) {

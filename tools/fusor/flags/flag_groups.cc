@@ -452,6 +452,10 @@ void AddOptimizerFlags(CLI::App& app, OptimizerFlags& f) {
   NoteGiven(app, f,
             {"momentum", "nesterov", "decoupled-weight-decay", "beta1", "beta2",
              "alpha", "eps", "lars-coefficient"});
+  app.add_option("--param-group", f.groups,
+                 "Settings of parameters whose name matches REGEX (repeatable)")
+      ->allow_extra_args(false)
+      ->type_name("REGEX:lr-scale=X,weight-decay=X");
   AddLossScaleFlags(app, f);
 }
 

@@ -104,7 +104,8 @@ struct OptimizerFlags {
   double lars_coefficient = 0.001;
   double clip_norm = 0;
   double ema_decay = 0;
-  double static_loss_scale = 0;  // not given: 1, or set by the opt level
+  std::vector<std::string> groups;  // "REGEX:lr-scale=0.1,weight-decay=0"
+  double static_loss_scale = 0;     // not given: 1, or set by the opt level
   bool dynamic_loss_scale = false;
   double initial_loss_scale = 65536;
   int64_t loss_scale_window = 2000;

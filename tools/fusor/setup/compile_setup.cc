@@ -1,11 +1,13 @@
 #include "tools/fusor/setup/compile_setup.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <vector>
 
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "ir/support/regex.h"
 #include "ir/support/str.h"
 #include "ir/target/target.h"
 #include "runtime/backend/backend_loader.h"
@@ -45,6 +47,47 @@ passes::PrecisionOptions MakePrecision(const CompileFlags& flags) {
 
 namespace {
 
+// Parses "REGEX:lr-scale=X,weight-decay=X", with one or both settings.
+passes::ParameterGroup ParseGroup(const std::string& text) {
+  const auto fail = [&] {
+    ThrowError(ErrorCode::kUsage,
+               fmt::format("--param-group {}: expected "
+                           "REGEX:lr-scale=X,weight-decay=X, one or both, X at "
+                           "least 0",
+                           text));
+  };
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) fail();
+  passes::ParameterGroup group{.pattern = text.substr(0, colon)};
+  ParseRegex("--param-group", group.pattern);
+  for (const std::string& setting :
+       CLI::detail::split(text.substr(colon + 1), ',')) {
+    const size_t equals = setting.find('=');
+    const std::string name = setting.substr(0, equals);
+    double value = 0;
+    if (equals == std::string::npos ||
+        !CLI::detail::lexical_cast(setting.substr(equals + 1), value) ||
+        !std::isfinite(value) || value < 0) {
+      fail();
+    }
+    if (name == "lr-scale") {
+      group.lr_scale = value;
+    } else if (name == "weight-decay") {
+      group.weight_decay = value;
+    } else {
+      fail();
+    }
+  }
+  return group;
+}
+
+std::vector<passes::ParameterGroup> ParseGroups(
+    const std::vector<std::string>& texts) {
+  std::vector<passes::ParameterGroup> groups;
+  for (const std::string& text : texts) groups.push_back(ParseGroup(text));
+  return groups;
+}
+
 // Returns the optimizers that have the option of a flag.
 std::string OwnersOf(const std::string& flag) {
   std::vector<std::string> names = passes::OptimizerNames();
@@ -75,7 +118,8 @@ passes::OptimizerOptions MakeOptimizer(const OptimizerFlags& flags) {
           .decoupled_weight_decay = flags.decoupled,
           .lars_coefficient = flags.lars_coefficient,
           .clip_norm = flags.clip_norm,
-          .ema_decay = flags.ema_decay};
+          .ema_decay = flags.ema_decay,
+          .groups = ParseGroups(flags.groups)};
 }
 
 passes::LossScaleOptions MakeLossScale(const CompileFlags& compile,

@@ -11,6 +11,7 @@
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/parallel_for.h"
+#include "ir/support/regex.h"
 #include "ir/support/str.h"
 #include "passes/pipeline.h"
 #include "tools/inspect/report/decisions.h"
@@ -253,12 +254,7 @@ constexpr const char* kAfterPasses[] = {"decisions", "precision", "plan",
 std::optional<std::regex> Expression(const std::string& text,
                                      std::string_view what) {
   if (text.empty()) return std::nullopt;
-  try {
-    return std::regex(text);
-  } catch (const std::regex_error& error) {
-    FUSOR_CHECK(false, kUsage, "{} filter '{}': not a regular expression: {}",
-                what, text, error.what());
-  }
+  return ParseRegex(fmt::format("{} filter", what), text);
 }
 
 bool Found(const std::optional<std::regex>& expression,
