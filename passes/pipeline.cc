@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <new>
 
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
@@ -125,6 +126,8 @@ class PassRun {
       // A pass may reject user input; any other error is a bug.
       const bool refused = error.code() != ErrorCode::kInternal;
       Fail(error.code(), refused ? error.what() : Broken(error));
+    } catch (const std::bad_alloc&) {
+      throw;  // no fault of the pass
     } catch (const std::exception& error) {
       Fail(ErrorCode::kInternal, Broken(error));
     }

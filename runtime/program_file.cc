@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <iterator>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -268,6 +269,8 @@ codegen::CompiledProgram UnpackProgram(const StepProgram& program,
     unpacked = {.graph = ir::Parse(program.graph),
                 .plan = codegen::ParsePlan(program.plan),
                 .report = ParseReport(program.report)};
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception& e) {
     throw Error(ErrorCode::kGraph, fmt::format("{}: {}", source, e.what()));
   }
@@ -319,6 +322,8 @@ ProgramFile ParseProgramFile(const std::string& path, std::string_view bytes) {
     return ReadHeader(
         bytes.substr(begin, header),
         bytes.substr(blobs, bytes.size() - sizeof(uint32_t) - blobs));
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception& e) {
     throw Error(ErrorCode::kGraph,
                 fmt::format("{}: malformed header: {}", path, e.what()));

@@ -16,7 +16,8 @@ class FlushSubnormals {
 };
 
 // Starts the team's workers and makes them flush subnormals permanently. Only
-// one thread of a process may own a team: the one that launches work.
+// one thread of a process may own a team: the one that launches work. Throws
+// kOutOfMemory if the system cannot start that many threads.
 void StartTeam(int threads);
 
 }  // namespace fusor::cpu

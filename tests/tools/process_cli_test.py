@@ -21,7 +21,7 @@ import termios
 import time
 import unittest
 
-from cli_case import MEMORY, TINY, CliTest
+from cli_case import DEVICE, MEMORY, TINY, CliTest
 
 
 class SignalsTest(CliTest):
@@ -259,6 +259,23 @@ class MemoryTest(CliTest):
             self.assertAlmostEqual(peak / found["needed_bytes"], 1,
                                    delta=0.03 if avx512 else 0.08,
                                    msg=f"{model} {found}")
+
+    def test_too_little_address_space_is_one_line(self):
+        """Whatever is refused: a library, a thread, a pass, an arena."""
+        done = 0
+        for mib in range(80, 600, 8):
+            with self.subTest(mib=mib):
+                limit = (mib << 20, mib << 20)
+                run = self.call(*TINY, "--iterations", "1", preexec_fn=lambda:
+                                resource.setrlimit(resource.RLIMIT_AS, limit))
+                self.assertIn(run.returncode, (0, DEVICE, MEMORY), run.stderr)
+                self.assertRegex(run.stderr, r"\A(fusor: [^\n]+\n)?\Z")
+                self.assertEqual(run.returncode == 0, run.stderr == "")
+                self.assertNotIn("-", re.findall(r"free are (.)", run.stderr))
+                done = done + 1 if run.returncode == 0 else 0
+            if done == 3:
+                return
+        self.fail("no run succeeded")
 
     def test_the_largest_batch_of_a_control_group_is_not_killed(self):
         limit = 300 << 20

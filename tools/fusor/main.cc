@@ -12,6 +12,7 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -84,6 +85,14 @@ int Fail(const std::exception& error) {
   }
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
     return Fail("not enough memory on this host", ErrorCode::kOutOfMemory);
+  }
+  if (const auto* system = dynamic_cast<const std::system_error*>(&error)) {
+    // Of std::thread.
+    if (system->code() == std::errc::resource_unavailable_try_again) {
+      return Fail(
+          "cannot start a thread: not enough memory, or too many threads",
+          ErrorCode::kOutOfMemory);
+    }
   }
   return Fail(fmt::format("internal error: {}", error.what()),
               ErrorCode::kInternal);
