@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "ir/io/named_tensor.h"
+#include "ir/interpreter/tensor_source.h"
 
 namespace fusor::models {
 
@@ -86,9 +86,10 @@ struct CustomModel {
   bool evaluates = false;
   int64_t image_size = 0;   // the only supported size; 0: any
   int64_t num_classes = 0;  // without ModelOptions of others; 0: unknown
-  // Returns the values that training starts from; null: drawn by the inputs'
-  // attributes. State without values, or of another shape, is drawn as well.
-  std::function<std::vector<ir::NamedTensor>()> weights{};
+  // Returns the values that training starts from; the model must outlive them.
+  // Null: drawn by the inputs' attributes. State without values, or of another
+  // shape, is drawn as well.
+  std::function<std::vector<ir::TensorSource>()> weights{};
   std::function<std::unique_ptr<ir::Graph>(Phase, const ModelOptions&)> build;
 };
 // The same for a model that need not be registered.

@@ -203,48 +203,142 @@ std::vector<float> StateStore::Read(const std::string& name) {
   return {values.data.begin(), values.data.end()};
 }
 
+namespace {
+
+// Stores elements that come in row-major order into a tensor of the device's
+// memory, rounded to `rounding`. Tensors that are not row-major are converted
+// in host memory first.
+class TensorWriter {
+ public:
+  TensorWriter(const RankDevice& device, void* address,
+               const ir::TensorType& type, ir::DType rounding)
+      : device_(device), address_(address), type_(type), rounding_(rounding) {
+    if (!type.layout.is_row_major()) physical_.resize(type.num_bytes());
+  }
+
+  // `elements`: the next ones, of `dtype`.
+  void Append(ir::DType dtype, std::span<const uint8_t> elements) {
+    const std::vector<uint8_t> rounded =
+        Convert(dtype, elements, rounding_, &elements);
+    const std::vector<uint8_t> stored =
+        Convert(rounding_, elements, type_.dtype, &elements);
+    if (physical_.empty()) {
+      Copy(elements);
+    } else {
+      ir::FromRowMajor(type_, elements, physical_, done_);
+    }
+    done_ += static_cast<int64_t>(elements.size()) / ir::DTypeSize(type_.dtype);
+  }
+
+  // Call after the last element.
+  void Finish() {
+    FUSOR_ASSERT(done_ == type_.num_elements(), "{} elements of {}", done_,
+                 ToString(type_));
+    done_ = 0;
+    if (!physical_.empty()) Copy(physical_);
+  }
+
+ private:
+  // Points `elements` to the result, which lives in the returned bytes unless
+  // the dtypes are equal.
+  static std::vector<uint8_t> Convert(ir::DType from,
+                                      std::span<const uint8_t> bytes,
+                                      ir::DType to,
+                                      std::span<const uint8_t>* elements) {
+    if (from == to) return {};
+    std::vector<uint8_t> converted(bytes.size() / ir::DTypeSize(from) *
+                                   ir::DTypeSize(to));
+    ir::ConvertElements(from, bytes, to, converted);
+    *elements = converted;
+    return converted;
+  }
+
+  void Copy(std::span<const uint8_t> bytes) {
+    device_.stream.CopyToDevice(
+        static_cast<char*>(address_) + done_ * ir::DTypeSize(type_.dtype),
+        bytes.data(), bytes.size());
+    device_.Synchronize();
+  }
+
+  const RankDevice& device_;
+  void* const address_;
+  const ir::TensorType& type_;
+  const ir::DType rounding_;
+  std::vector<uint8_t> physical_;  // empty if row-major
+  int64_t done_ = 0;               // elements
+};
+
+std::span<const uint8_t> BytesOf(std::span<const float> values) {
+  return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
+}
+
+}  // namespace
+
+int64_t WriteBufferBytes(const codegen::Plan& plan) {
+  const StateLayout layout = StateOf(plan);
+  std::map<std::string, int64_t> bytes;  // by weight, with its copies
+  for (const codegen::PlanInput& input : plan.inputs) {
+    const StateLayout::Entry* entry = layout.Find(input.name);
+    if (entry == nullptr || entry->type.layout.is_row_major()) continue;
+    const bool copy = input.role == ir::InputRole::kWeightCopy;
+    bytes[copy ? ir::CopiedWeight(input.attrs) : input.name] +=
+        entry->type.num_bytes();
+  }
+  int64_t most = 0;
+  for (const auto& [name, needed] : bytes) most = std::max(most, needed);
+  return most;
+}
+
 void StateStore::Write(const std::string& name, std::span<const float> values) {
   const Tensor& tensor = Find(name);
-  const int64_t expected = tensor.entry.type.num_elements();
-  FUSOR_CHECK(static_cast<int64_t>(values.size()) == expected, kCheckpoint,
-              "tensor {}: expected {} elements, got {}", name, expected,
-              values.size());
-  if (HoldsShardedParameter(tensor)) {
-    Require(ParameterView::kCurrent, fmt::format("writing {}", name));
+  const ir::TensorType& type = tensor.entry.type;
+  FUSOR_CHECK(static_cast<int64_t>(values.size()) == type.num_elements(),
+              kCheckpoint, "tensor {}: expected {} elements, got {}", name,
+              type.num_elements(), values.size());
+  if (ir::IsShard(tensor.attrs)) {  // this rank's alone
+    return Store(tensor, {values.begin(), values.end()});
   }
-  std::vector<double> elements(values.begin(), values.end());
-  UpdateCopies(name, elements);
-  Store(tensor, std::move(elements));
+  Write(ir::SourceOf(name, {ir::DType::kF32, type.shape, {}}, BytesOf(values)));
 }
 
 void StateStore::WriteBytes(const std::string& name,
                             std::span<const uint8_t> row_major) {
+  Write(ir::SourceOf(name, LogicalType(name), row_major));
+}
+
+void StateStore::Write(const ir::TensorSource& source) {
+  const std::string& name = source.name;
   const Tensor& tensor = Find(name);
+  const ir::DType dtype = tensor.entry.type.dtype;
+  FUSOR_ASSERT(source.type.shape == LogicalType(name).shape, "{}: {}", name,
+               ToString(source.type));
   if (ir::IsShard(tensor.attrs)) {
+    std::vector<uint8_t> whole = ir::ReadWhole(ir::Converted(source, dtype));
+    StoreShard(tensor, whole);
     if (device_.world_size() > 1 && device_.rank() == 0) {
-      wholes_[name].assign(row_major.begin(), row_major.end());
+      wholes_[name] = std::move(whole);
     }
-    return StoreShard(tensor, row_major);
+    return;
   }
   if (HoldsShardedParameter(tensor)) {
     Require(ParameterView::kCurrent, fmt::format("writing {}", name));
   }
-  std::vector<uint8_t> bytes(
-      static_cast<size_t>(tensor.entry.type.num_bytes()));
-  ir::FromRowMajor(tensor.entry.type, row_major, bytes);
-  StoreBytes(tensor, bytes);
-  if (!IsParameter(tensor.role)) return;
-  UpdateCopies(name, ir::LoadTensor(LogicalType(name), row_major.data()).data);
-}
-
-void StateStore::UpdateCopies(const std::string& weight,
-                              std::span<const double> elements) {
-  if (IsSharded(weight)) {
-    const ir::Tensor whole{LogicalType(weight),
-                           {elements.begin(), elements.end()}};
-    StoreShard(Find(ir::ShardName(weight)), ir::TensorBytes(whole));
+  if (IsSharded(name)) {
+    StoreShard(Find(ir::ShardName(name)),
+               ir::ReadWhole(ir::Converted(source, dtype)));
   }
-  RoundCopies(weight, elements);
+  std::vector<TensorWriter> writers;
+  writers.emplace_back(device_, Address(tensor), tensor.entry.type, dtype);
+  for (const Tensor* copy : CopiesOf(name)) {
+    writers.emplace_back(device_, Address(*copy), copy->entry.type,
+                         ir::CopyRounding(copy->attrs));
+  }
+  ir::ForEachPiece(source, [&](int64_t, std::span<const uint8_t> piece) {
+    for (TensorWriter& writer : writers) {
+      writer.Append(source.type.dtype, piece);
+    }
+  });
+  for (TensorWriter& writer : writers) writer.Finish();
 }
 
 void StateStore::RoundCopies(const std::string& weight,
@@ -283,14 +377,6 @@ void StateStore::StoreShard(const Tensor& shard,
   std::copy_n(physical.begin() + static_cast<ptrdiff_t>(first), count,
               own.begin());
   StoreBytes(shard, own);
-}
-
-void StateStore::CopyTo(std::span<uint8_t> bytes) {
-  FUSOR_ASSERT(static_cast<int64_t>(bytes.size()) == layout_.bytes,
-               "{} bytes for a state of {}", bytes.size(), layout_.bytes);
-  Require(ParameterView::kCurrent, "copying the state");
-  device_.stream.CopyToHost(bytes.data(), data(), bytes.size());
-  device_.Synchronize();
 }
 
 ir::DType StateStore::EnqueueScalar(const std::string& name, void* to) {
@@ -444,9 +530,61 @@ std::vector<uint8_t> StateStore::GatherShard(const std::string& name) const {
   const ir::TensorType type = GatheredType(name);
   std::vector<uint8_t> whole = device_.AllGather(LoadBytes(Find(name)));
   whole.resize(static_cast<size_t>(type.num_bytes()));
+  if (type.layout.is_row_major()) return whole;
   std::vector<uint8_t> row_major(whole.size());
   ir::ToRowMajor(type, whole, row_major);
   return row_major;
+}
+
+ir::TensorSource StateStore::Source(const std::string& name) {
+  const Tensor& tensor = Find(name);
+  const ir::TensorType logical = LogicalType(name);
+  const bool shard = ir::IsShard(tensor.attrs);
+  if (contents_ == Contents::kPrevious && HoldsShardedParameter(tensor)) {
+    Require(ParameterView::kCurrent, fmt::format("reading {}", name));
+  }
+  const ir::TensorType& type = tensor.entry.type;
+  if (!shard && type.layout.is_row_major()) {
+    return {name, logical,
+            [this, &tensor](int64_t offset, std::span<uint8_t> bytes) {
+              device_.stream.CopyToHost(
+                  bytes.data(),
+                  static_cast<const char*>(Address(tensor)) + offset,
+                  bytes.size());
+              device_.Synchronize();
+            }};
+  }
+  // Holds the tensor between reads from its start to its end.
+  const auto held = std::make_shared<std::vector<uint8_t>>();
+  return {name, logical,
+          [this, &tensor, shard, logical, held](int64_t offset,
+                                                std::span<uint8_t> bytes) {
+            if (offset == 0 || held->empty()) {
+              *held =
+                  shard ? GatherShard(tensor.entry.name) : LoadBytes(tensor);
+            }
+            ir::ToRowMajor(shard ? logical : tensor.entry.type, *held, bytes,
+                           offset / ir::DTypeSize(logical.dtype));
+            const auto end = static_cast<size_t>(offset) + bytes.size();
+            if (end == held->size()) *held = std::vector<uint8_t>();
+          }};
+}
+
+void StateStore::CopyTo(const std::string& name, std::span<uint8_t> bytes) {
+  const Tensor& tensor = Find(name);
+  if (ir::IsShard(tensor.attrs)) {
+    const std::vector<uint8_t> whole = GatherShard(name);
+    FUSOR_ASSERT(bytes.size() == whole.size(), "{}: {} bytes for {}", name,
+                 bytes.size(), whole.size());
+    std::memcpy(bytes.data(), whole.data(), whole.size());
+    return;
+  }
+  Require(ParameterView::kCurrent, "copying the state");
+  FUSOR_ASSERT(
+      static_cast<int64_t>(bytes.size()) == tensor.entry.type.num_bytes(),
+      "{}: {} bytes for {}", name, bytes.size(), ToString(tensor.entry.type));
+  device_.stream.CopyToHost(bytes.data(), Address(tensor), bytes.size());
+  device_.Synchronize();
 }
 
 }  // namespace fusor::runtime

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "codegen/plan/plan.h"
+#include "ir/interpreter/tensor_source.h"
 #include "runtime/backend/backend.h"
 #include "runtime/rank_device.h"
 
@@ -32,6 +33,10 @@ struct ShardUpdates {
   bool gathers_first = false;
 };
 ShardUpdates ShardUpdatesOf(const codegen::Plan& plan);
+
+// Returns the most host memory that StateStore::Write needs for one tensor of
+// the plan's state: those that are not row-major are converted there.
+int64_t WriteBufferBytes(const codegen::Plan& plan);
 
 // The state of a model on one device: parameters, optimizer state, running
 // statistics and moving averages. Values are logical row-major f32 unless
@@ -80,13 +85,12 @@ class StateStore {
   std::vector<float> Read(const std::string& name);
   // Throws kCheckpoint if the count differs.
   void Write(const std::string& name, std::span<const float> values);
-  // Sets one tensor bit-exactly from row-major elements of its LogicalType. Of
-  // sharded state every rank keeps its shard; on rank 0, Broadcast also sends
-  // the elements to the other ranks.
+  // Sets the tensor of that name, of its LogicalType's shape, from elements
+  // that are rounded to its dtype. Of sharded state every rank keeps its shard;
+  // on rank 0, Broadcast also sends the elements to the other ranks.
+  void Write(const ir::TensorSource& source);
+  // The same from row-major elements of its LogicalType.
   void WriteBytes(const std::string& name, std::span<const uint8_t> row_major);
-  // Copies the whole state in its physical layout: layout().bytes, each entry
-  // at its offset in the order of its type's layout (ir::ToRowMajor).
-  void CopyTo(std::span<uint8_t> bytes);
   // Enqueues a copy of a scalar in its own dtype; returns the dtype. `to` must
   // be memory from AllocateHost.
   ir::DType EnqueueScalar(const std::string& name, void* to);
@@ -104,8 +108,13 @@ class StateStore {
   // `view` selects. kAverages applies to parameters whose averages are sharded
   // too. Does nothing if the storage holds these values already.
   void Show(ParameterView view);
-  // Returns the whole of a sharded tensor: bytes of its LogicalType.
-  std::vector<uint8_t> GatherShard(const std::string& name) const;
+  // Returns a tensor of its LogicalType that reads the current state; the store
+  // must outlive it. Only a sharded tensor is gathered, in each read from its
+  // start.
+  ir::TensorSource Source(const std::string& name);
+  // Copies a tensor in its physical order; gathers a sharded one instead, of
+  // its LogicalType.
+  void CopyTo(const std::string& name, std::span<uint8_t> bytes);
 
   // --- For programs ----------------------------------------------------------
 
@@ -134,12 +143,11 @@ class StateStore {
   // Writes row-major elements, rounded to the tensor's dtype.
   void Store(const Tensor& tensor, std::vector<double> elements);
   void StoreBytes(const Tensor& tensor, std::span<const uint8_t> bytes);
+  // Returns the whole of a sharded tensor: bytes of its LogicalType.
+  std::vector<uint8_t> GatherShard(const std::string& name) const;
   std::vector<uint8_t> LoadBytes(const Tensor& tensor) const;
   // Writes this rank's shard of row-major elements of the whole.
   void StoreShard(const Tensor& shard, std::span<const uint8_t> whole);
-  // Updates the parameter's shard and its cached cast weights.
-  void UpdateCopies(const std::string& weight,
-                    std::span<const double> elements);
   void RoundCopies(const std::string& weight, std::span<const double> elements);
   // Returns the cached cast weights of a weight.
   std::vector<const Tensor*> CopiesOf(const std::string& weight) const;

@@ -127,53 +127,92 @@ std::vector<uint8_t> TensorBytes(const Tensor& tensor) {
   return bytes;
 }
 
+void ConvertElements(DType from, std::span<const uint8_t> bytes, DType to,
+                     std::span<uint8_t> converted) {
+  if (from == to) {
+    FUSOR_ASSERT(bytes.size() == converted.size(), "{} bytes into {}",
+                 bytes.size(), converted.size());
+    std::memcpy(converted.data(), bytes.data(), bytes.size());
+    return;
+  }
+  const auto count = static_cast<int64_t>(bytes.size()) / DTypeSize(from);
+  Tensor elements = LoadTensor({from, {count}, {}}, bytes);
+  elements.type.dtype = to;
+  StoreTensor(elements, converted);
+}
+
 namespace {
 
-// Calls `move(physical, row_major)` with each element's offsets, in elements,
-// in both orders. A table of all offsets would be twice the size of the tensor.
+// Calls `move(physical, i)` with the physical offset, in elements, of each of
+// `count` elements from `first` on in row-major order. A table of all offsets
+// would be twice the size of the tensor.
 template <typename Move>
-void ForEachElement(const TensorType& type, Move move) {
-  const size_t split = std::min<size_t>(1, type.rank());
-  const std::vector<int64_t> outer = PhysicalOffsets(type, 0, split);
-  const std::vector<int64_t> inner = PhysicalOffsets(type, split, type.rank());
-  int64_t row_major = 0;
-  for (int64_t base : outer) {
-    for (int64_t offset : inner) move(base + offset, row_major++);
+void ForEachElement(const TensorType& type, int64_t first, int64_t count,
+                    Move move) {
+  const size_t rank = type.rank();
+  std::vector<std::vector<int64_t>> offsets;  // of each dimension's indices
+  std::vector<int64_t> index(rank);
+  int64_t physical = 0;
+  int64_t rest = first;
+  for (size_t d = 0; d < rank; ++d) {
+    offsets.push_back(PhysicalOffsets(type, d, d + 1));
+  }
+  for (size_t d = rank; d-- > 0;) {
+    index[d] = rest % type.shape[d];
+    rest /= type.shape[d];
+    physical += offsets[d][index[d]];
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    move(physical, i);
+    for (size_t d = rank; d-- > 0;) {
+      physical -= offsets[d][index[d]];
+      if (++index[d] == type.shape[d]) index[d] = 0;
+      physical += offsets[d][index[d]];
+      if (index[d] != 0) break;
+    }
   }
 }
 
-void CheckSizes(const TensorType& type, size_t physical, size_t row_major) {
-  const auto bytes = static_cast<size_t>(type.num_bytes());
-  FUSOR_ASSERT(physical == bytes && row_major == bytes, "{} of {} and {} bytes",
-               ToString(type), physical, row_major);
+void CheckSizes(const TensorType& type, size_t physical, size_t row_major,
+                int64_t first) {
+  const int64_t bytes = type.num_bytes();
+  const int64_t end =
+      first * DTypeSize(type.dtype) + static_cast<int64_t>(row_major);
+  FUSOR_ASSERT(static_cast<int64_t>(physical) == bytes && end <= bytes,
+               "{} of {} and {} bytes, from element {} on", ToString(type),
+               physical, row_major, first);
 }
 
 }  // namespace
 
 void ToRowMajor(const TensorType& type, std::span<const uint8_t> physical,
-                std::span<uint8_t> row_major) {
-  CheckSizes(type, physical.size(), row_major.size());
+                std::span<uint8_t> row_major, int64_t first) {
+  CheckSizes(type, physical.size(), row_major.size(), first);
+  const int64_t size = DTypeSize(type.dtype);
   if (type.layout.is_row_major()) {
-    std::memcpy(row_major.data(), physical.data(), physical.size());
+    std::memcpy(row_major.data(), &physical[first * size], row_major.size());
     return;
   }
-  const int64_t size = DTypeSize(type.dtype);
-  ForEachElement(type, [&](int64_t from, int64_t to) {
-    std::memcpy(&row_major[to * size], &physical[from * size], size);
-  });
+  ForEachElement(type, first, static_cast<int64_t>(row_major.size()) / size,
+                 [&](int64_t from, int64_t to) {
+                   std::memcpy(&row_major[to * size], &physical[from * size],
+                               size);
+                 });
 }
 
 void FromRowMajor(const TensorType& type, std::span<const uint8_t> row_major,
-                  std::span<uint8_t> physical) {
-  CheckSizes(type, physical.size(), row_major.size());
+                  std::span<uint8_t> physical, int64_t first) {
+  CheckSizes(type, physical.size(), row_major.size(), first);
+  const int64_t size = DTypeSize(type.dtype);
   if (type.layout.is_row_major()) {
-    std::memcpy(physical.data(), row_major.data(), row_major.size());
+    std::memcpy(&physical[first * size], row_major.data(), row_major.size());
     return;
   }
-  const int64_t size = DTypeSize(type.dtype);
-  ForEachElement(type, [&](int64_t to, int64_t from) {
-    std::memcpy(&physical[to * size], &row_major[from * size], size);
-  });
+  ForEachElement(type, first, static_cast<int64_t>(row_major.size()) / size,
+                 [&](int64_t to, int64_t from) {
+                   std::memcpy(&physical[to * size], &row_major[from * size],
+                               size);
+                 });
 }
 
 }  // namespace fusor::ir

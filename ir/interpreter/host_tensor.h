@@ -23,11 +23,17 @@ void StoreTensor(const Tensor& tensor, std::span<uint8_t> bytes);
 void StoreTensor(const Tensor& tensor, void* memory);
 std::vector<uint8_t> TensorBytes(const Tensor& tensor);
 
+// Converts elements of one dtype to another, rounding each. REQUIRES: both
+// spans have the same number of elements.
+void ConvertElements(DType from, std::span<const uint8_t> bytes, DType to,
+                     std::span<uint8_t> converted);
+
 // Convert between the layout's physical order and row-major, bit for bit.
-// REQUIRES: both spans have type.num_bytes().
+// `row_major` has the elements from `first` on, in row-major order. REQUIRES:
+// `physical` has type.num_bytes().
 void ToRowMajor(const TensorType& type, std::span<const uint8_t> physical,
-                std::span<uint8_t> row_major);
+                std::span<uint8_t> row_major, int64_t first = 0);
 void FromRowMajor(const TensorType& type, std::span<const uint8_t> row_major,
-                  std::span<uint8_t> physical);
+                  std::span<uint8_t> physical, int64_t first = 0);
 
 }  // namespace fusor::ir

@@ -10,6 +10,7 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 namespace fusor {
 namespace {
@@ -28,14 +29,43 @@ class FileDescriptor {
 
   int get() const { return fd_; }
   bool Close() {
-    const int fd = fd_;
-    fd_ = -1;
+    const int fd = Release();
     return fd < 0 || close(fd) == 0;
   }
+  int Release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;
 };
+
+// O_NONBLOCK: rejects a FIFO instead of waiting for it.
+int OpenRegular(const std::string& path, ErrorCode code, int64_t* size) {
+  FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status = {};
+  if (file.get() < 0 || fstat(file.get(), &status) != 0) {
+    Throw(code, "read", path, std::strerror(errno));
+  }
+  if (!S_ISREG(status.st_mode)) {
+    Throw(code, "read", path, "not a regular file");
+  }
+  *size = status.st_size;
+  return file.Release();
+}
+
+// Reads up to bytes.size() bytes from `offset` on; returns their number.
+size_t ReadAt(int fd, int64_t offset, std::span<uint8_t> bytes,
+              const std::string& path, ErrorCode code) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count = pread(fd, bytes.data() + done, bytes.size() - done,
+                                offset + static_cast<int64_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) Throw(code, "read", path, std::strerror(errno));
+    if (count == 0) break;
+    done += static_cast<size_t>(count);
+  }
+  return done;
+}
 
 bool WriteAll(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
@@ -58,27 +88,23 @@ void SyncFolder(const std::string& folder, ErrorCode code) {
 
 void ReadFile(const std::string& path, ErrorCode code,
               std::vector<uint8_t>& bytes) {
-  // O_NONBLOCK: rejects a FIFO instead of waiting for it.
-  const FileDescriptor file(
-      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat status = {};
-  if (file.get() < 0 || fstat(file.get(), &status) != 0) {
-    Throw(code, "read", path, std::strerror(errno));
-  }
-  if (!S_ISREG(status.st_mode)) {
-    Throw(code, "read", path, "not a regular file");
-  }
-  bytes.resize(static_cast<size_t>(status.st_size));
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t count =
-        read(file.get(), bytes.data() + done, bytes.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) Throw(code, "read", path, std::strerror(errno));
-    if (count == 0) break;
-    done += static_cast<size_t>(count);
-  }
-  bytes.resize(done);
+  int64_t size = 0;
+  const FileDescriptor file(OpenRegular(path, code, &size));
+  bytes.resize(static_cast<size_t>(size));
+  bytes.resize(ReadAt(file.get(), 0, bytes, path, code));
+}
+
+InputFile::InputFile(std::string path, ErrorCode code)
+    : path_(std::move(path)),
+      code_(code),
+      file_(OpenRegular(path_, code, &size_)) {}
+
+InputFile::~InputFile() { close(file_); }
+
+void InputFile::Read(int64_t offset, std::span<uint8_t> bytes) const {
+  const size_t count = ReadAt(file_, offset, bytes, path_, code_);
+  if (count < bytes.size())
+    Throw(code_, "read", path_, "it has become shorter");
 }
 
 namespace {
@@ -102,17 +128,20 @@ bool IsStream(const std::string& path) {
          !S_ISDIR(status.st_mode);
 }
 
-void WriteStream(const std::string& path,
-                 std::span<const std::string_view> pieces, ErrorCode code) {
+using Writer = std::function<void(const AppendBytes&)>;
+
+// Writes to the file until something fails.
+AppendBytes AppendTo(int fd, const std::string& path, ErrorCode code) {
+  return [fd, &path, code](std::string_view bytes) {
+    if (!WriteAll(fd, bytes)) Throw(code, "write", path, std::strerror(errno));
+  };
+}
+
+void WriteStream(const std::string& path, const Writer& write, ErrorCode code) {
   FileDescriptor file(open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
-  const bool written =
-      file.get() >= 0 &&
-      std::all_of(pieces.begin(), pieces.end(), [&](std::string_view piece) {
-        return WriteAll(file.get(), piece);
-      });
-  if (!written || !file.Close()) {
-    Throw(code, "write", path, std::strerror(errno));
-  }
+  if (file.get() < 0) Throw(code, "write", path, std::strerror(errno));
+  write(AppendTo(file.get(), path, code));
+  if (!file.Close()) Throw(code, "write", path, std::strerror(errno));
 }
 
 // Resolves symbolic links, so that the link stays and its target is written.
@@ -142,20 +171,21 @@ int CreateTemporary(const std::string& temporary, const std::string& path,
   return fd;
 }
 
-void Write(const std::string& name, std::span<const std::string_view> pieces,
-           bool durable, ErrorCode code) {
-  if (IsStream(name)) return WriteStream(name, pieces, code);
+void Write(const std::string& name, const Writer& write, bool durable,
+           ErrorCode code) {
+  if (IsStream(name)) return WriteStream(name, write, code);
   const std::string path = FollowLinks(name, code);
   const std::string temporary = TemporaryName(path);
   FileDescriptor file(CreateTemporary(temporary, path, code));
-  const bool written = std::all_of(
-      pieces.begin(), pieces.end(),
-      [&](std::string_view piece) { return WriteAll(file.get(), piece); });
-  if (!written || (durable && fsync(file.get()) != 0) || !file.Close() ||
-      std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int reason = errno;
+  try {
+    write(AppendTo(file.get(), path, code));
+    if ((durable && fsync(file.get()) != 0) || !file.Close() ||
+        std::rename(temporary.c_str(), path.c_str()) != 0) {
+      Throw(code, "write", path, std::strerror(errno));
+    }
+  } catch (...) {
     unlink(temporary.c_str());
-    Throw(code, "write", path, std::strerror(reason));
+    throw;
   }
   if (durable) SyncFolder(FolderOf(path), code);
 }
@@ -164,7 +194,9 @@ void Write(const std::string& name, std::span<const std::string_view> pieces,
 
 void WriteFileAtomically(const std::string& path, std::string_view bytes,
                          ErrorCode code) {
-  Write(path, std::span(&bytes, 1), /*durable=*/false, code);
+  Write(
+      path, [&](const AppendBytes& append) { append(bytes); },
+      /*durable=*/false, code);
 }
 
 void CheckWritable(const std::string& name, ErrorCode code) {
@@ -179,9 +211,9 @@ void CheckWritable(const std::string& name, ErrorCode code) {
 }
 
 void WriteFileDurably(const std::string& path,
-                      std::span<const std::string_view> pieces,
+                      const std::function<void(const AppendBytes&)>& write,
                       ErrorCode code) {
-  Write(path, pieces, /*durable=*/true, code);
+  Write(path, write, /*durable=*/true, code);
 }
 
 }  // namespace fusor

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,28 @@ namespace fusor {
 void ReadFile(const std::string& path, ErrorCode code,
               std::vector<uint8_t>& bytes);
 
+// An open regular file. All functions throw the code that it was opened with,
+// with the system's error message.
+class InputFile {
+ public:
+  InputFile(std::string path, ErrorCode code);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  // Returns the size in bytes when it was opened.
+  int64_t size() const { return size_; }
+  // Reads the bytes from `offset` on. Throws if the file ends before them.
+  void Read(int64_t offset, std::span<uint8_t> bytes) const;
+
+ private:
+  const std::string path_;
+  const ErrorCode code_;
+  int64_t size_ = 0;
+  const int file_;  // opening it sets the size
+};
+
 // Writes a temporary file in the same folder and renames it to `path`, so that
 // no reader sees a partial file. On failure throws `code` with the system's
 // error message and removes the temporary file. Does not sync to disk. Follows
@@ -22,11 +45,13 @@ void ReadFile(const std::string& path, ErrorCode code,
 void WriteFileAtomically(const std::string& path, std::string_view bytes,
                          ErrorCode code);
 
-// Writes `pieces` in order, like WriteFileAtomically, and flushes the file to
-// disk. After a crash or power failure `path` is either the old or the new
-// file.
+// Writes all that `write` passes to its argument, like WriteFileAtomically, and
+// flushes the file to disk. After a crash or power failure `path` is either the
+// old or the new file; it is the old one if `write` throws.
+using AppendBytes = std::function<void(std::string_view bytes)>;
 void WriteFileDurably(const std::string& path,
-                      std::span<const std::string_view> pieces, ErrorCode code);
+                      const std::function<void(const AppendBytes&)>& write,
+                      ErrorCode code);
 
 // Waits until the entries of a folder would survive a power failure. Throws
 // `code` with the system's error message.

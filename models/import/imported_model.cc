@@ -36,6 +36,15 @@ const ir::Shape& ImageShape(const std::string& path,
 
 }  // namespace
 
+std::vector<ir::NamedTensor> CopiesOf(
+    const std::vector<ir::TensorSource>& sources) {
+  std::vector<ir::NamedTensor> tensors;
+  for (const ir::TensorSource& source : sources) {
+    tensors.push_back({source.name, source.type, ir::ReadWhole(source)});
+  }
+  return tensors;
+}
+
 void CheckGivenShape(const std::string& path, const std::string& input,
                      const ir::Shape& expected, const ir::Shape& given) {
   const bool fits =
@@ -65,7 +74,7 @@ CustomModel ImportedClassifier(
     const std::string& path, std::span<const ImportedInput> inputs,
     int64_t num_classes,
     std::function<void(ir::Graph&, Phase, const ModelOptions&)> build,
-    std::function<std::vector<ir::NamedTensor>()> weights) {
+    std::function<std::vector<ir::TensorSource>()> weights) {
   const std::string stem = std::filesystem::path(path).stem().string();
   const ir::Shape& images = ImageShape(path, inputs);
   CustomModel model;

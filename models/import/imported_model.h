@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/interpreter/tensor_source.h"
 #include "ir/io/named_tensor.h"
 #include "models/layers.h"
 
@@ -28,6 +29,10 @@ struct ImportedInput {
   bool is_f32 = false;
   ir::Shape shape;
 };
+// Returns copies of tensors.
+std::vector<ir::NamedTensor> CopiesOf(
+    const std::vector<ir::TensorSource>& sources);
+
 // Throws kGraph unless a given shape [..] equals the expected one except for
 // symbolic extents.
 void CheckGivenShape(const std::string& path, const std::string& input,
@@ -46,6 +51,6 @@ CustomModel ImportedClassifier(
     const std::string& path, std::span<const ImportedInput> inputs,
     int64_t num_classes,
     std::function<void(ir::Graph&, Phase, const ModelOptions&)> build,
-    std::function<std::vector<ir::NamedTensor>()> weights);
+    std::function<std::vector<ir::TensorSource>()> weights);
 
 }  // namespace fusor::models

@@ -483,13 +483,14 @@ class GraphBuilder {
   std::map<std::string, int64_t> symbols_;
 };
 
-std::vector<ir::NamedTensor> Weights(const Archive& archive) {
-  std::vector<ir::NamedTensor> weights;
+std::vector<ir::TensorSource> Weights(const Archive& archive) {
+  std::vector<ir::TensorSource> weights;
   for (const TorchInput& input : archive.program().inputs) {
     if (archive.FindState(input.name) == nullptr || !input.tied_to.empty()) {
       continue;
     }
-    weights.push_back(archive.program().tensors.at(input.target));
+    const ir::NamedTensor& tensor = archive.program().tensors.at(input.target);
+    weights.push_back(ir::SourceOf(tensor.name, tensor.type, tensor.bytes));
   }
   return weights;
 }
@@ -520,7 +521,7 @@ ImportedProgram ImportTorchProgram(const std::string& path,
   const Archive archive(path, ParseTorchArchive(path, file));
   ImportedProgram result{
       std::make_unique<ir::Graph>(std::filesystem::path(path).stem().string()),
-      Weights(archive)};
+      CopiesOf(Weights(archive))};
   const ModelOptions options{.num_classes = archive.num_classes()};
   GraphBuilder(archive, *result.graph, Phase::kTrain, options)
       .BuildProgram(given);

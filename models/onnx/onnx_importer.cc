@@ -92,11 +92,11 @@ class Program {
                          !found->second->inputs.empty();
     return softmax ? found->second->inputs[0] : result;
   }
-  std::vector<ir::NamedTensor> Weights() const {
-    std::vector<ir::NamedTensor> weights;
+  std::vector<ir::TensorSource> Weights() const {
+    std::vector<ir::TensorSource> weights;
     for (const auto& [name, state] : states_) {
-      weights.push_back(graph().tensors.at(name));
-      weights.back().name = name;
+      const ir::NamedTensor& tensor = graph().tensors.at(name);
+      weights.push_back(ir::SourceOf(name, tensor.type, tensor.bytes));
     }
     return weights;
   }
@@ -448,7 +448,7 @@ ImportedProgram ImportOnnxProgram(const std::string& path,
   const Program program(path, ParseOnnx(path, file));
   ImportedProgram result{
       std::make_unique<ir::Graph>(std::filesystem::path(path).stem().string()),
-      program.Weights()};
+      CopiesOf(program.Weights())};
   const ModelOptions options{.num_classes = program.num_classes()};
   GraphBuilder(program, *result.graph, Phase::kTrain, options)
       .BuildProgram(given);

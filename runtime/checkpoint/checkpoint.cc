@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "ir/interpreter/host_tensor.h"
+#include "ir/shard.h"
 #include "ir/state_names.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
@@ -43,22 +45,27 @@ bool IsSum(std::string_view name, ir::InputRole role) {
   return role == ir::InputRole::kAccumulator && name != ir::kBatches;
 }
 
-NamedTensor LogicalTensor(const StateSnapshot& snapshot, size_t index) {
+// Returns a tensor of the snapshot, row-major; refers to the snapshot.
+ir::TensorSource SourceOf(const StateSnapshot& snapshot, size_t index) {
   const codegen::StateLayout::Entry& entry = snapshot.layout.entries[index];
-  NamedTensor tensor{entry.name, {entry.type.dtype, entry.type.shape, {}}, {}};
-  const auto size = static_cast<size_t>(entry.type.num_bytes());
-  tensor.bytes.resize(size);
-  ir::ToRowMajor(entry.type, std::span(&snapshot.bytes[entry.offset], size),
-                 tensor.bytes);
-  return tensor;
+  const auto physical =
+      std::span(snapshot.bytes)
+          .subspan(entry.offset, static_cast<size_t>(entry.type.num_bytes()));
+  return {
+      entry.name,
+      {entry.type.dtype, entry.type.shape, {}},
+      [&type = entry.type, physical](int64_t offset, std::span<uint8_t> bytes) {
+        ir::ToRowMajor(type, physical, bytes,
+                       offset / ir::DTypeSize(type.dtype));
+      }};
 }
 
 FileSum WriteTensors(const std::string& path, const StateSnapshot& snapshot,
                      bool model, Metadata metadata = {}) {
-  std::vector<NamedTensor> tensors;
+  std::vector<ir::TensorSource> tensors;
   for (size_t i = 0; i < snapshot.roles.size(); ++i) {
     if (IsModelState(snapshot.roles[i]) == model) {
-      tensors.push_back(LogicalTensor(snapshot, i));
+      tensors.push_back(SourceOf(snapshot, i));
     }
   }
   metadata["format"] = "pt";
@@ -139,6 +146,8 @@ Manifest ReadManifest(const std::string& path) {
                 file, kFormat, kFormatVersion, json.at("format").dump(),
                 json.at("format_version").dump());
     return DecodeManifest(json);
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception& e) {
     if (dynamic_cast<const Error*>(&e) != nullptr) throw;
     ThrowError(ErrorCode::kCheckpoint,
@@ -146,69 +155,100 @@ Manifest ReadManifest(const std::string& path) {
   }
 }
 
-std::vector<NamedTensor> ReadTensors(const std::string& path,
-                                     const FileSum& expected) {
-  std::vector<uint8_t> bytes;
-  ReadFile(path, ErrorCode::kCheckpoint, bytes);
-  FUSOR_CHECK(static_cast<int64_t>(bytes.size()) == expected.bytes, kCheckpoint,
-              "{}: damaged: expected {} bytes, got {}", path, expected.bytes,
-              bytes.size());
-  const uint32_t crc = Crc32c(View(bytes));
-  FUSOR_CHECK(crc == expected.crc32c, kCheckpoint,
-              "{}: damaged: expected CRC-32C {:08x}, got {:08x}", path,
-              expected.crc32c, crc);
-  return ParseSafetensors(path, bytes).tensors;
-}
-
-// Appends a gathered tensor to the state and points its entry there.
-void AppendWhole(const StateStore& state, StateSnapshot& snapshot,
-                 codegen::StateLayout::Entry& entry) {
-  const std::vector<uint8_t> whole = state.GatherShard(entry.name);
-  entry.type = state.LogicalType(entry.name);
-  entry.offset = static_cast<int64_t>(snapshot.bytes.size());
-  snapshot.bytes.insert(snapshot.bytes.end(), whole.begin(), whole.end());
-  snapshot.layout.bytes = static_cast<int64_t>(snapshot.bytes.size());
-}
-
-}  // namespace
-
-void TakeSnapshot(StateStore& state, StateSnapshot& snapshot) {
-  const codegen::StateLayout& layout = state.layout();
-  snapshot.bytes.resize(static_cast<size_t>(layout.bytes));
+// Returns the tensors that a snapshot has. Makes parameters current.
+std::vector<ir::TensorSource> SavedTensors(StateStore& state) {
   state.Show(ParameterView::kCurrent);
-  state.CopyTo(snapshot.bytes);
-  const auto* batches = layout.Find(ir::kBatches);
-  const bool updated =
-      batches != nullptr &&
-      IsZero(std::span(snapshot.bytes)
-                 .subspan(batches->offset, batches->type.num_bytes()));
-  snapshot.layout.bytes = layout.bytes;
-  snapshot.layout.entries.clear();
-  snapshot.roles.clear();
-  for (const auto& entry : layout.entries) {
-    const ir::InputRole role = state.Role(entry.name);
-    if (role == ir::InputRole::kWeightCopy) continue;
-    if (state.IsParameterShard(entry.name)) continue;
-    if (updated && IsSum(entry.name, role)) continue;
-    snapshot.layout.entries.push_back(entry);
-    snapshot.roles.push_back(role);
-    if (state.IsShard(entry.name)) {
-      AppendWhole(state, snapshot, snapshot.layout.entries.back());
+  const bool updated = state.Has(ir::kBatches) &&
+                       IsZero(ir::ReadWhole(state.Source(ir::kBatches)));
+  std::vector<ir::TensorSource> tensors;
+  for (const auto& [name, type, offset] : state.layout().entries) {
+    const ir::InputRole role = state.Role(name);
+    if (role == ir::InputRole::kWeightCopy || state.IsParameterShard(name) ||
+        (updated && IsSum(name, role))) {
+      continue;
     }
+    tensors.push_back(state.Source(name));
   }
+  return tensors;
 }
 
-uint64_t StateHash(const StateSnapshot& snapshot) {
+// Rounds up to the alignment of tensors in a snapshot.
+int64_t Aligned(int64_t bytes) {
+  constexpr int64_t kAlignment = 64;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+uint64_t HashOf(std::span<const ir::TensorSource> tensors) {
   std::map<std::string, uint32_t> sums;
-  for (size_t i = 0; i < snapshot.roles.size(); ++i) {
-    const NamedTensor tensor = LogicalTensor(snapshot, i);
-    sums[tensor.name] = Crc32c(View(tensor.bytes));
+  for (const ir::TensorSource& tensor : tensors) {
+    uint32_t& sum = sums[tensor.name];
+    ir::ForEachPiece(tensor, [&](int64_t, std::span<const uint8_t> piece) {
+      sum = Crc32c(View(piece), sum);
+    });
   }
   uint64_t hash = kHashSeed;
   for (const auto& [name, sum] : sums) {
     hash = HashCombine(HashBytes(name, hash), sum);
   }
   return hash;
+}
+
+}  // namespace
+
+void TakeSnapshot(StateStore& state, StateSnapshot& snapshot) {
+  snapshot.layout = {};
+  snapshot.roles.clear();
+  for (const ir::TensorSource& tensor : SavedTensors(state)) {
+    codegen::StateLayout::Entry entry = *state.layout().Find(tensor.name);
+    if (state.IsShard(entry.name)) entry.type = tensor.type;
+    entry.offset = snapshot.layout.bytes;
+    snapshot.layout.bytes += Aligned(entry.type.num_bytes());
+    snapshot.roles.push_back(state.Role(entry.name));
+    snapshot.layout.entries.push_back(std::move(entry));
+  }
+  snapshot.bytes.resize(static_cast<size_t>(snapshot.layout.bytes));
+  for (const codegen::StateLayout::Entry& entry : snapshot.layout.entries) {
+    state.CopyTo(entry.name,
+                 std::span(snapshot.bytes)
+                     .subspan(entry.offset,
+                              static_cast<size_t>(entry.type.num_bytes())));
+  }
+}
+
+void JoinSnapshot(StateStore& state) {
+  for (const ir::TensorSource& tensor : SavedTensors(state)) {
+    if (state.IsShard(tensor.name)) ir::ReadWhole(tensor);
+  }
+}
+
+int64_t SnapshotBytes(const codegen::Plan& plan) {
+  int64_t bytes = 0;
+  const codegen::StateLayout layout = codegen::StateOf(plan);
+  for (const codegen::PlanInput& input : plan.inputs) {
+    const codegen::StateLayout::Entry* entry = layout.Find(input.name);
+    if (entry == nullptr || input.role == ir::InputRole::kWeightCopy ||
+        IsSum(input.name, input.role)) {
+      continue;
+    }
+    int64_t elements = entry->type.num_elements();
+    if (ir::IsShard(input.attrs)) {
+      const std::string& parameter = input.attrs.String(ir::kShardOf);
+      if (input.name == ir::ShardName(parameter)) continue;
+      elements = layout.Find(parameter)->type.num_elements();
+    }
+    bytes += Aligned(elements * ir::DTypeSize(entry->type.dtype));
+  }
+  return bytes;
+}
+
+uint64_t StateHash(StateStore& state) { return HashOf(SavedTensors(state)); }
+
+uint64_t StateHash(const StateSnapshot& snapshot) {
+  std::vector<ir::TensorSource> tensors;
+  for (size_t i = 0; i < snapshot.roles.size(); ++i) {
+    tensors.push_back(SourceOf(snapshot, i));
+  }
+  return HashOf(tensors);
 }
 
 void WriteCheckpointFiles(const std::string& path,
@@ -220,16 +260,18 @@ void WriteCheckpointFiles(const std::string& path,
   files[kOptimizerFile] =
       WriteTensors(path + "/" + kOptimizerFile, snapshot, /*model=*/false);
   const std::string manifest = EncodeManifest(header, files);
-  const std::string_view text = manifest;
-  WriteFileDurably(path + "/" + kManifest, std::span(&text, 1),
-                   ErrorCode::kCheckpoint);
+  WriteFileDurably(
+      path + "/" + kManifest,
+      [&](const AppendBytes& append) { append(manifest); },
+      ErrorCode::kCheckpoint);
 }
 
 Checkpoint ReadCheckpoint(const std::string& path) {
   const Manifest manifest = ReadManifest(path);
   Checkpoint checkpoint{path, manifest.header, {}};
   for (const auto& [name, sum] : manifest.files) {
-    for (NamedTensor& tensor : ReadTensors(path + "/" + name, sum)) {
+    for (ir::TensorSource& tensor :
+         ReadSafetensors(path + "/" + name, sum).tensors) {
       checkpoint.tensors.push_back(std::move(tensor));
     }
   }
@@ -255,13 +297,13 @@ void RestoreState(StateStore& state, const Checkpoint& checkpoint) {
   // Whether the checkpoint was saved between two updates. Accumulators are then
   // unused, and a run with other ranks and micro-batches may have others or
   // none.
-  const bool updated =
-      std::all_of(checkpoint.tensors.begin(), checkpoint.tensors.end(),
-                  [](const NamedTensor& tensor) {
-                    return tensor.name != ir::kBatches || IsZero(tensor.bytes);
-                  });
-  std::map<std::string_view, const NamedTensor*> tensors;
-  for (const NamedTensor& tensor : checkpoint.tensors) {
+  const bool updated = std::all_of(
+      checkpoint.tensors.begin(), checkpoint.tensors.end(),
+      [](const ir::TensorSource& tensor) {
+        return tensor.name != ir::kBatches || IsZero(ir::ReadWhole(tensor));
+      });
+  std::map<std::string_view, const ir::TensorSource*> tensors;
+  for (const ir::TensorSource& tensor : checkpoint.tensors) {
     if (updated && tensor.name.starts_with(kAccumulated) &&
         layout.Find(tensor.name) == nullptr) {
       continue;
@@ -291,9 +333,7 @@ void RestoreState(StateStore& state, const Checkpoint& checkpoint) {
                 "{}: tensor {}: expected {}, got {}", checkpoint.path,
                 entry.name, ToString(type), ToString(it->second->type));
   }
-  for (const auto& [name, tensor] : tensors) {
-    state.WriteBytes(std::string(name), tensor->bytes);
-  }
+  for (const auto& [name, tensor] : tensors) state.Write(*tensor);
 }
 
 }  // namespace fusor::runtime

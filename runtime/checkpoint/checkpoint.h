@@ -50,7 +50,7 @@ struct CheckpointHeader {
 struct Checkpoint {
   std::string path;  // path of the folder
   CheckpointHeader header;
-  std::vector<NamedTensor> tensors;  // of both files
+  std::vector<ir::TensorSource> tensors;  // of both files, which stay open
 };
 
 // A copy of a state, written while the session continues.
@@ -67,8 +67,15 @@ struct StateSnapshot {
 // parameters are current afterwards.
 void TakeSnapshot(StateStore& state, StateSnapshot& snapshot);
 
-// Hashes all state tensors, logical, by name. Equal states have equal hashes,
-// whatever their layout.
+// Takes part in rank 0's TakeSnapshot, and copies nothing.
+void JoinSnapshot(StateStore& state);
+
+// Returns the bytes of a snapshot after an update of the plan.
+int64_t SnapshotBytes(const codegen::Plan& plan);
+
+// Hashes the tensors of a snapshot without taking it, logical, by name. Equal
+// states have equal hashes, whatever their layout. Every rank must call it.
+uint64_t StateHash(StateStore& state);
 uint64_t StateHash(const StateSnapshot& snapshot);
 
 // Writes the files into the empty folder `path`, manifest last, and flushes
@@ -77,7 +84,7 @@ void WriteCheckpointFiles(const std::string& path,
                           const CheckpointHeader& header,
                           const StateSnapshot& snapshot);
 
-// Reads and validates manifest and files. Throws kCheckpoint with one line that
+// Opens and validates manifest and files. Throws kCheckpoint with one line that
 // names the file and its defect.
 Checkpoint ReadCheckpoint(const std::string& path);
 // Reads the manifest only; checks that the files exist and have their sizes.

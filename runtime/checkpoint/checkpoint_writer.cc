@@ -84,6 +84,7 @@ void CheckpointWriter::Save(StateStore& state, const CheckpointHeader& header) {
 void CheckpointWriter::Finish() {
   std::unique_lock lock(mutex_);
   Wait(lock);
+  snapshot_ = {};
   if (error_) std::rethrow_exception(error_);
 }
 

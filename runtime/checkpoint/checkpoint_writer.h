@@ -29,7 +29,8 @@ class CheckpointWriter {
   // Copies the state and returns. A failed save is a warning; the third
   // consecutive failure is thrown by the next Save or Finish.
   void Save(StateStore& state, const CheckpointHeader& header);
-  // Waits for the last save; throws if it failed.
+  // Waits for the last save and frees its copy of the state; throws if it
+  // failed.
   void Finish();
 
   // Return the paths of checkpoints that were saved since the last call, and

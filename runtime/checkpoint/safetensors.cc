@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "ir/support/error.h"
 #include "ir/support/file.h"
@@ -67,21 +69,46 @@ uint32_t MetadataSum(const Metadata& metadata) {
 
 std::string SumText(uint32_t sum) { return fmt::format("{:08x}", sum); }
 
+std::string_view View(std::span<const uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::vector<uint8_t> ReadRange(const InputFile& file, int64_t offset,
+                               int64_t bytes) {
+  std::vector<uint8_t> range(static_cast<size_t>(bytes));
+  file.Read(offset, range);
+  return range;
+}
+
+// Returns the CRC-32C of the bytes from `offset` on, which continue `sum`.
+uint32_t SumOf(const InputFile& file, int64_t offset, uint32_t sum) {
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  std::vector<uint8_t> piece;
+  for (; offset < file.size(); offset += kPiece) {
+    piece.resize(static_cast<size_t>(std::min(kPiece, file.size() - offset)));
+    file.Read(offset, piece);
+    sum = Crc32c(View(piece), sum);
+  }
+  return sum;
+}
+
 // torch.save writes a zip archive; older versions write a bare pickle.
-bool IsPickle(std::span<const uint8_t> file) {
+bool IsPickle(const InputFile& file) {
   constexpr std::string_view kZip = "PK\3\4";
   constexpr uint8_t kProtocol = 0x80;
-  return (file.size() > kZip.size() &&
-          std::equal(kZip.begin(), kZip.end(), file.begin())) ||
-         (file.size() > 2 && file[0] == kProtocol && file[1] >= 2 &&
-          file[1] <= 5 && file.back() == '.');
+  if (file.size() <= static_cast<int64_t>(kZip.size())) return false;
+  const std::vector<uint8_t> head =
+      ReadRange(file, 0, static_cast<int64_t>(kZip.size()));
+  return View(head) == kZip ||
+         (head[0] == kProtocol && head[1] >= 2 && head[1] <= 5 &&
+          ReadRange(file, file.size() - 1, 1)[0] == '.');
 }
 
 // Reads one file. Messages start with its path.
 class Reader {
  public:
-  Reader(const std::string& path, std::span<const uint8_t> file)
-      : path_(path), file_(file) {}
+  explicit Reader(std::shared_ptr<const InputFile> file)
+      : file_(std::move(file)), path_(file_->path()) {}
 
   Safetensors Read() {
     const Json header = ParseHeader();
@@ -97,10 +124,12 @@ class Reader {
     CheckOffsets(entries);
     CheckSum(result.metadata);
     for (Entry& entry : entries) {
-      const uint8_t* begin = file_.data() + data_begin_ + entry.begin;
-      result.tensors.push_back({std::move(entry.name),
-                                std::move(entry.type),
-                                {begin, begin + (entry.end - entry.begin)}});
+      const auto begin = static_cast<int64_t>(data_begin_ + entry.begin);
+      result.tensors.push_back(
+          {std::move(entry.name), std::move(entry.type),
+           [file = file_, begin](int64_t offset, std::span<uint8_t> bytes) {
+             file->Read(begin + offset, bytes);
+           }});
     }
     return result;
   }
@@ -114,7 +143,7 @@ class Reader {
 
   Json ParseHeader() {
     FUSOR_CHECK(
-        !IsPickle(file_), kCheckpoint,
+        !IsPickle(*file_), kCheckpoint,
         "{}: expected safetensors, got a pickle of PyTorch (.pth, .pt), which "
         "can run any code: convert it with python3 -c \"import sys, torch, "
         "safetensors.torch as s; d = torch.load(sys.argv[1], 'cpu', "
@@ -122,20 +151,22 @@ class Reader {
         "d.get('state_dict', d).items()}}, sys.argv[2])\" {} OUT.safetensors",
         path_, path_);
     uint64_t length = 0;
-    FUSOR_CHECK(file_.size() >= sizeof(length), kCheckpoint,
+    FUSOR_CHECK(Size() >= sizeof(length), kCheckpoint,
                 "{}: {} bytes are too few for a safetensors file", path_,
-                file_.size());
-    std::memcpy(&length, file_.data(), sizeof(length));
-    const uint64_t room = file_.size() - sizeof(length);
+                Size());
+    std::memcpy(&length, ReadRange(*file_, 0, sizeof(length)).data(),
+                sizeof(length));
+    const uint64_t room = Size() - sizeof(length);
     FUSOR_CHECK(length <= std::min(room, kMaxHeaderBytes), kCheckpoint,
                 "{}: header of {} bytes in a file of {}: truncated, or no "
                 "safetensors file",
-                path_, length, file_.size());
+                path_, length, Size());
     data_begin_ = sizeof(length) + length;
-    const uint8_t* text = file_.data() + sizeof(length);
+    const std::vector<uint8_t> text =
+        ReadRange(*file_, sizeof(length), static_cast<int64_t>(length));
     try {
       Json header = Json::parse(
-          text, text + length,
+          text.begin(), text.end(),
           [&](int depth, Json::parse_event_t event, const Json& parsed) {
             CheckEvent(depth, event, parsed);
             return true;
@@ -201,7 +232,7 @@ class Reader {
                 "{}: data_offsets: expected [begin, end]", where);
     entry.begin = offsets[0];
     entry.end = offsets[1];
-    const uint64_t room = file_.size() - data_begin_;
+    const uint64_t room = Size() - data_begin_;
     FUSOR_CHECK(entry.end <= room, kCheckpoint,
                 "{}: it ends at byte {} of {}: truncated?", where, entry.end,
                 room);
@@ -239,10 +270,8 @@ class Reader {
   void CheckSum(Metadata& metadata) const {
     const auto entry = metadata.extract(kChecksum);
     if (entry.empty()) return;
-    const auto data = file_.subspan(data_begin_);
-    const std::string sum = SumText(
-        Crc32c({reinterpret_cast<const char*>(data.data()), data.size()},
-               MetadataSum(metadata)));
+    const std::string sum = SumText(SumOf(
+        *file_, static_cast<int64_t>(data_begin_), MetadataSum(metadata)));
     FUSOR_CHECK(sum == entry.mapped(), kCheckpoint,
                 "{}: damaged: expected CRC-32C {}, got {}; a program that "
                 "changed the tensors on purpose must drop {} from the metadata",
@@ -262,13 +291,15 @@ class Reader {
                   entry.begin < end ? "overlap:" : "gap:", entry.begin, end);
       end = entry.end;
     }
-    FUSOR_CHECK(end == file_.size() - data_begin_, kCheckpoint,
+    FUSOR_CHECK(end == Size() - data_begin_, kCheckpoint,
                 "{}: {} bytes of data, but tensors end at {}", path_,
-                file_.size() - data_begin_, end);
+                Size() - data_begin_, end);
   }
 
+  uint64_t Size() const { return static_cast<uint64_t>(file_->size()); }
+
+  const std::shared_ptr<const InputFile> file_;
   const std::string& path_;
-  const std::span<const uint8_t> file_;
   uint64_t data_begin_ = 0;
   std::set<std::string> names_;
 };
@@ -285,29 +316,35 @@ std::string EncodeHeader(const nlohmann::ordered_json& header) {
 
 }  // namespace
 
-const NamedTensor* Safetensors::Find(std::string_view name) const {
+const ir::TensorSource* Safetensors::Find(std::string_view name) const {
   const auto it =
       std::find_if(tensors.begin(), tensors.end(),
-                   [&](const NamedTensor& t) { return t.name == name; });
+                   [&](const ir::TensorSource& t) { return t.name == name; });
   return it == tensors.end() ? nullptr : &*it;
 }
 
 Safetensors ReadSafetensors(const std::string& path) {
-  std::vector<uint8_t> file;
-  ReadFile(path, ErrorCode::kCheckpoint, file);
-  return ParseSafetensors(path, file);
+  return Reader(std::make_shared<InputFile>(path, ErrorCode::kCheckpoint))
+      .Read();
 }
 
-Safetensors ParseSafetensors(const std::string& path,
-                             std::span<const uint8_t> file) {
-  return Reader(path, file).Read();
+Safetensors ReadSafetensors(const std::string& path, const FileSum& expected) {
+  const auto file = std::make_shared<InputFile>(path, ErrorCode::kCheckpoint);
+  FUSOR_CHECK(file->size() == expected.bytes, kCheckpoint,
+              "{}: damaged: expected {} bytes, got {}", path, expected.bytes,
+              file->size());
+  const uint32_t crc = SumOf(*file, 0, 0);
+  FUSOR_CHECK(crc == expected.crc32c, kCheckpoint,
+              "{}: damaged: expected CRC-32C {:08x}, got {:08x}", path,
+              expected.crc32c, crc);
+  return Reader(file).Read();
 }
 
 FileSum WriteSafetensors(const std::string& path,
-                         std::span<const NamedTensor> tensors,
+                         std::span<const ir::TensorSource> tensors,
                          const Metadata& metadata) {
-  std::vector<const NamedTensor*> order;
-  for (const NamedTensor& tensor : tensors) order.push_back(&tensor);
+  std::vector<const ir::TensorSource*> order;
+  for (const ir::TensorSource& tensor : tensors) order.push_back(&tensor);
   std::stable_sort(
       order.begin(), order.end(), [](const auto* a, const auto* b) {
         return ir::DTypeSize(a->type.dtype) > ir::DTypeSize(b->type.dtype);
@@ -315,35 +352,47 @@ FileSum WriteSafetensors(const std::string& path,
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   header[std::string(kMetadata)] = metadata;
   uint32_t sum = MetadataSum(metadata);
-  std::vector<std::string_view> pieces{{}};
-  size_t offset = 0;
-  for (const NamedTensor* tensor : order) {
-    FUSOR_ASSERT(static_cast<int64_t>(tensor->bytes.size()) ==
-                         tensor->type.num_bytes() &&
-                     tensor->type.layout.is_row_major(),
-                 "{}: {} with {} bytes", tensor->name, ToString(tensor->type),
-                 tensor->bytes.size());
+  int64_t offset = 0;
+  for (const ir::TensorSource* tensor : order) {
+    FUSOR_ASSERT(tensor->type.layout.is_row_major(), "{}: {}", tensor->name,
+                 ToString(tensor->type));
     FUSOR_ASSERT(!header.contains(tensor->name) && tensor->name != kMetadata,
                  "two tensors named {}", tensor->name);
-    const size_t end = offset + tensor->bytes.size();
+    const int64_t end = offset + tensor->type.num_bytes();
     header[tensor->name] = {{"dtype", TextOf(tensor->type.dtype)},
                             {"shape", tensor->type.shape},
                             {"data_offsets", {offset, end}}};
-    pieces.emplace_back(reinterpret_cast<const char*>(tensor->bytes.data()),
-                        tensor->bytes.size());
-    sum = Crc32c(pieces.back(), sum);
+    ir::ForEachPiece(*tensor, [&](int64_t, std::span<const uint8_t> piece) {
+      sum = Crc32c(View(piece), sum);
+    });
     offset = end;
   }
   header[std::string(kMetadata)][kChecksum] = SumText(sum);
   const std::string encoded = EncodeHeader(header);
-  pieces[0] = encoded;
-  WriteFileDurably(path, pieces, ErrorCode::kCheckpoint);
   FileSum written;
-  for (std::string_view piece : pieces) {
-    written.bytes += static_cast<int64_t>(piece.size());
-    written.crc32c = Crc32c(piece, written.crc32c);
-  }
+  const auto write = [&](const AppendBytes& append) {
+    const auto add = [&](std::string_view bytes) {
+      append(bytes);
+      written.bytes += static_cast<int64_t>(bytes.size());
+      written.crc32c = Crc32c(bytes, written.crc32c);
+    };
+    add(encoded);
+    for (const ir::TensorSource* tensor : order) {
+      ir::ForEachPiece(*tensor, [&](int64_t, std::span<const uint8_t> piece) {
+        add(View(piece));
+      });
+    }
+  };
+  WriteFileDurably(path, write, ErrorCode::kCheckpoint);
   return written;
+}
+
+std::vector<ir::TensorSource> SourcesOf(std::span<const NamedTensor> tensors) {
+  std::vector<ir::TensorSource> sources;
+  for (const NamedTensor& tensor : tensors) {
+    sources.push_back(ir::SourceOf(tensor.name, tensor.type, tensor.bytes));
+  }
+  return sources;
 }
 
 }  // namespace fusor::runtime

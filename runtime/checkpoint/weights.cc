@@ -1,11 +1,9 @@
 #include "runtime/checkpoint/weights.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string_view>
 #include <utility>
 
-#include "ir/interpreter/host_tensor.h"
 #include "ir/state_names.h"
 #include "ir/support/error.h"
 
@@ -50,18 +48,16 @@ void SaveWeights(StateStore& state, const std::string& path, WeightKind kind,
               "{}: this run keeps no moving averages", path);
   state.Require(averages ? ParameterView::kAverages : ParameterView::kCurrent,
                 path);
-  std::vector<NamedTensor> tensors;
+  std::vector<ir::TensorSource> tensors;
   for (const codegen::StateLayout::Entry& entry : state.layout().entries) {
     if (!IsModelState(state.Role(entry.name))) continue;
     const std::string average = ir::AverageName(entry.name);
     const bool averaged = averages && state.Has(average);
     const bool shown = averaged && state.IsShard(average);
-    const std::vector<float> values =
-        state.Read(averaged && !shown ? average : entry.name);
-    NamedTensor tensor{entry.name, {ir::DType::kF32, entry.type.shape, {}}, {}};
-    tensor.bytes.resize(values.size() * sizeof(float));
-    std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
-    tensors.push_back(std::move(tensor));
+    tensors.push_back(
+        ir::Converted(state.Source(averaged && !shown ? average : entry.name),
+                      ir::DType::kF32));
+    tensors.back().name = entry.name;
   }
   Metadata metadata = description;
   metadata["format"] = "pt";
@@ -70,7 +66,7 @@ void SaveWeights(StateStore& state, const std::string& path, WeightKind kind,
 
 Safetensors ReadWeights(const std::string& path) {
   Safetensors file = ReadSafetensors(path);
-  for (NamedTensor& tensor : file.tensors) {
+  for (ir::TensorSource& tensor : file.tensors) {
     std::string name(WithoutWrappers(tensor.name));
     FUSOR_CHECK(name == tensor.name || file.Find(name) == nullptr, kCheckpoint,
                 "{}: tensors {} and {} are the same tensor of a model", path,
@@ -84,10 +80,10 @@ WeightMatch LoadWeights(StateStore& state, const Safetensors& file,
                         const std::string& path, WeightUse use) {
   const std::string head = use == WeightUse::kNewHead ? HeadPrefix(state) : "";
   WeightMatch match;
-  std::vector<std::pair<std::string, std::vector<float>>> loaded;
+  std::vector<ir::TensorSource> loaded;
   for (const codegen::StateLayout::Entry& entry : state.layout().entries) {
     if (!IsModelState(state.Role(entry.name))) continue;
-    const NamedTensor* tensor = file.Find(entry.name);
+    const ir::TensorSource* tensor = file.Find(entry.name);
     const bool fits =
         tensor != nullptr && tensor->type.shape == entry.type.shape;
     const bool optional = use == WeightUse::kAvailable ||
@@ -103,13 +99,11 @@ WeightMatch LoadWeights(StateStore& state, const Safetensors& file,
         entry.name,
         ToString(ir::TensorType{entry.type.dtype, entry.type.shape, {}}),
         ToString(tensor->type));
-    const ir::Tensor values =
-        ir::LoadTensor(tensor->type, tensor->bytes.data());
-    loaded.emplace_back(
-        entry.name, std::vector<float>(values.data.begin(), values.data.end()));
+    // Through f32, as parameters of a training program are.
+    loaded.push_back(ir::Converted(*tensor, ir::DType::kF32));
   }
-  for (const auto& [name, values] : loaded) state.Write(name, values);
-  for (const NamedTensor& tensor : file.tensors) {
+  for (const ir::TensorSource& tensor : loaded) state.Write(tensor);
+  for (const ir::TensorSource& tensor : file.tensors) {
     const bool used =
         state.Has(tensor.name) && IsModelState(state.Role(tensor.name));
     if (!used && !tensor.name.ends_with(kBatchCount)) {

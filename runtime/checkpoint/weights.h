@@ -23,9 +23,10 @@ void SaveWeights(StateStore& state, const std::string& path,
                  WeightKind kind = WeightKind::kParameters,
                  const Metadata& description = {});
 
-// Reads a weights file. Strips name prefixes of wrapped PyTorch modules:
-// "module." of DistributedDataParallel and "_orig_mod." of torch.compile.
-// Throws kCheckpoint; for a pickle the message tells how to convert it.
+// Opens a weights file (ReadSafetensors). Strips name prefixes of wrapped
+// PyTorch modules: "module." of DistributedDataParallel and "_orig_mod." of
+// torch.compile. Throws kCheckpoint; for a pickle the message tells how to
+// convert it.
 Safetensors ReadWeights(const std::string& path);
 
 // Mismatches between the tensors of a model and of a file.

@@ -252,7 +252,7 @@ TEST(WeightCopiesOfAStep, AreInNoCheckpointAndFollowOneThatIsLoaded) {
   runtime::TakeSnapshot(first.session().state(), snapshot);
   runtime::WriteCheckpointFiles(folder.path(), {}, snapshot);
   const runtime::Checkpoint checkpoint = runtime::ReadCheckpoint(folder.path());
-  for (const runtime::NamedTensor& tensor : checkpoint.tensors) {
+  for (const ir::TensorSource& tensor : checkpoint.tensors) {
     EXPECT_FALSE(ir::ParseWeightCopyName(tensor.name)) << tensor.name;
   }
   TrainingSession second(OptionsOf(kRecipes[0]), true);

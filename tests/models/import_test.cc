@@ -60,9 +60,9 @@ ModelOptions OptionsOf(const CustomModel& model, int64_t batch) {
 class ModelImport : public ::testing::TestWithParam<std::string> {
  protected:
   Tensor Stored(const std::string& name) const {
-    const runtime::NamedTensor* tensor = golden_.Find(name);
+    const ir::TensorSource* tensor = golden_.Find(name);
     FUSOR_ASSERT(tensor != nullptr, "no stored tensor {}", name);
-    return ir::LoadTensor(tensor->type, tensor->bytes);
+    return ir::LoadTensor(tensor->type, ir::ReadWhole(*tensor));
   }
 
   std::unique_ptr<ir::Graph> Build(Phase phase) const {
@@ -75,13 +75,13 @@ class ModelImport : public ::testing::TestWithParam<std::string> {
     std::vector<Tensor> inputs;
     for (const ir::Input& input : graph.inputs()) {
       const std::string& name = input.value->name();
-      if (const runtime::NamedTensor* stored = golden_.Find(name)) {
-        inputs.push_back(ir::LoadTensor(stored->type, stored->bytes));
+      if (const ir::TensorSource* stored = golden_.Find(name)) {
+        inputs.push_back(ir::LoadTensor(stored->type, ir::ReadWhole(*stored)));
       } else if (const auto weight = std::find_if(
                      weights_.begin(), weights_.end(),
                      [&](const auto& tensor) { return tensor.name == name; });
                  weight != weights_.end()) {
-        inputs.push_back(ir::LoadTensor(weight->type, weight->bytes));
+        inputs.push_back(ir::LoadTensor(weight->type, ir::ReadWhole(*weight)));
       } else {
         const ir::TensorType& type = input.value->type();
         inputs.push_back(
@@ -133,7 +133,7 @@ class ModelImport : public ::testing::TestWithParam<std::string> {
   }
 
   CustomModel model_ = Import(GetParam());
-  std::vector<ir::NamedTensor> weights_ = model_.weights();
+  std::vector<ir::TensorSource> weights_ = model_.weights();
   runtime::Safetensors golden_ = runtime::ReadSafetensors(
       kExports + GetParam().substr(0, GetParam().find('.')) + ".safetensors");
   // 1e-10, or what float constants in PyTorch's own kernels allow. ONNX's

@@ -78,8 +78,9 @@ Network Open(const std::string& name) {
                                       .input = InputFormat::kF32Nchw,
                                       .per_image = true});
   };
-  for (const ir::NamedTensor& weight : model.weights()) {
-    network.state[weight.name] = ir::LoadTensor(weight.type, weight.bytes);
+  for (const ir::TensorSource& weight : model.weights()) {
+    network.state[weight.name] =
+        ir::LoadTensor(weight.type, ir::ReadWhole(weight));
   }
   return network;
 }

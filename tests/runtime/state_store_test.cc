@@ -136,14 +136,15 @@ TEST(StateStore, NamesTheRanksThatMustShowParameters) {
     const std::vector<float> initial = state.Read("w");
     rank.Train();
     const test::TemporaryFolder folder;
-    std::vector<uint8_t> copy(static_cast<size_t>(state.layout().bytes));
+    std::vector<uint8_t> copy(initial.size() * sizeof(float));
     const std::vector<std::function<void()>> calls = {
         [&] { state.Read("w"); },
         [&] { state.Write("w", initial); },
         [&] {
           state.WriteBytes("w", std::vector<uint8_t>(initial.size() * 4));
         },
-        [&] { state.CopyTo(copy); },
+        [&] { state.CopyTo("w", copy); },
+        [&] { state.Source("w"); },
         [&] { SaveWeights(state, folder / "w.safetensors"); },
         [&] { rank.Evaluate(); },
     };
@@ -182,13 +183,15 @@ TEST(StateStore, AveragesReplaceParametersUntilTheNextShow) {
     rank.Train();
     state.Show(ParameterView::kAverages);
     const std::vector<float> averages = state.Read("w");
-    EXPECT_EQ(averages, Floats(state.GatherShard(ir::AverageName("w"))));
+    EXPECT_EQ(averages,
+              Floats(ir::ReadWhole(state.Source(ir::AverageName("w")))));
     rank.Evaluate();
     const double loss = rank.loss();
     EXPECT_THAT(UsageError([&] { state.Write("w", averages); }),
                 HasSubstr("got moving averages"));
     state.Show(ParameterView::kCurrent);
-    EXPECT_EQ(state.Read("w"), Floats(state.GatherShard(ir::ShardName("w"))));
+    EXPECT_EQ(state.Read("w"),
+              Floats(ir::ReadWhole(state.Source(ir::ShardName("w")))));
     EXPECT_NE(state.Read("w"), averages);
     rank.Evaluate();
     EXPECT_NE(rank.loss(), loss);
@@ -202,14 +205,15 @@ TEST(StateStore, CollectivesGatherParametersThemselves) {
     StateStore& state = rank.state();
     rank.Train();
     const std::vector<float> trained =
-        Floats(state.GatherShard(ir::ShardName("w")));
+        Floats(ir::ReadWhole(state.Source(ir::ShardName("w"))));
     StateSnapshot snapshot;
     TakeSnapshot(state, snapshot);
     EXPECT_EQ(state.Read("w"), trained);
     rank.Train();
     state.Broadcast(StateSubset::kAll);
     EXPECT_NE(state.Read("w"), trained);
-    EXPECT_EQ(state.Read("w"), Floats(state.GatherShard(ir::ShardName("w"))));
+    EXPECT_EQ(state.Read("w"),
+              Floats(ir::ReadWhole(state.Source(ir::ShardName("w")))));
   });
 }
 
@@ -219,10 +223,10 @@ TEST(StateStore, BroadcastKeepsShardsThatRank0WasNotGiven) {
     StateStore& state = rank.state();
     const std::string momentum = ir::MomentumName("w");
     rank.Train();
-    const auto trained = state.GatherShard(momentum);
+    const auto trained = ir::ReadWhole(state.Source(momentum));
     EXPECT_THAT(Floats(trained), Not(::testing::Each(0)));
     state.Broadcast(StateSubset::kAll);
-    EXPECT_EQ(state.GatherShard(momentum), trained);
+    EXPECT_EQ(ir::ReadWhole(state.Source(momentum)), trained);
   });
 }
 
@@ -238,13 +242,13 @@ TEST(StateStore, BroadcastShardsWhatRank0WasGiven) {
     }
     if (rank.session().rank() == 0) state.WriteBytes(momentum, whole);
     state.Broadcast(StateSubset::kAll);
-    EXPECT_EQ(state.GatherShard(momentum), whole);
+    EXPECT_EQ(ir::ReadWhole(state.Source(momentum)), whole);
     const std::vector<float> ones(kUnits * kFeatures, 1);
     if (rank.session().rank() == 0) state.Write("w", ones);
     state.Broadcast(StateSubset::kAll);
     EXPECT_EQ(state.Read("w"), ones);
-    EXPECT_EQ(Floats(state.GatherShard(ir::ShardName("w"))), ones);
-    EXPECT_EQ(state.GatherShard(momentum), whole);
+    EXPECT_EQ(Floats(ir::ReadWhole(state.Source(ir::ShardName("w")))), ones);
+    EXPECT_EQ(ir::ReadWhole(state.Source(momentum)), whole);
   });
 }
 
@@ -276,8 +280,9 @@ TEST(StateStore, UnknownTensorsAreNamed) {
   EXPECT_FALSE(rank.state().Has("v"));
   EXPECT_THROW(rank.state().Role("v"), Error);
   EXPECT_THROW(rank.state().Read("v"), Error);
+  EXPECT_THROW(rank.state().Source("v"), Error);
   EXPECT_FALSE(rank.state().IsSharded("w"));
-  EXPECT_THAT(UsageError([&] { rank.state().GatherShard("w"); }),
+  EXPECT_THAT(UsageError([&] { rank.state().GatheredType("w"); }),
               HasSubstr("state w: is not sharded"));
 }
 

@@ -35,9 +35,9 @@ bool TorchGolden::Has(const std::string& name) const {
 }
 
 ir::Tensor TorchGolden::Get(const std::string& name) const {
-  const runtime::NamedTensor* tensor = file_.Find(name);
+  const ir::TensorSource* tensor = file_.Find(name);
   FUSOR_ASSERT(tensor != nullptr, "no stored tensor {}", name);
-  return ir::LoadTensor(tensor->type, tensor->bytes);
+  return ir::LoadTensor(tensor->type, ir::ReadWhole(*tensor));
 }
 
 }  // namespace fusor::test

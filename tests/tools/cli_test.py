@@ -554,6 +554,12 @@ class OutputTest(CliTest):
             found["needed_bytes"],
             found["data_bytes"] + found["runtime_bytes"]
             + sum(found["arena_bytes"].values()))
+        # Weights, momentum and statistics.
+        saving = found["saving"]
+        self.assertAlmostEqual(saving["copy_bytes"],
+                               found["arena_bytes"]["state"], delta=20 << 10)
+        self.assertLess(saving["batch_size"], found["batch_size"])
+        self.assertGreater(saving["batch_size"], 10)
         self.assertIn(f"batch size {found['batch_size'] + 1}: plan "
                       "resnet20_cifar needs", found["binds"])
         self.assertIn("largest at the peak", found["binds"])

@@ -260,6 +260,37 @@ class MemoryTest(CliTest):
                                    delta=0.03 if avx512 else 0.08,
                                    msg=f"{model} {found}")
 
+    def test_saving_and_loading_need_what_was_predicted(self):
+        """A run that saves has one copy of its state, one that loads none."""
+        model = ("-a", "resnet18", "--image-size", "32", "-b", "2",
+                 "--num-classes", "32768")
+        weights_and_momentum = 2 * 4 * (11176512 + 32768 * 513)
+        train = ("train", "--synthetic", *model, "--iterations", "1")
+        out, more = self.folder / "out", self.folder / "more"
+        weights = out / "model.safetensors"
+        found = {}
+        for name, args in (
+                ("plain", train),
+                ("saves", (*train, "--workspace", out)),
+                ("resumes", (*train[:-1], "2", "--resume", out)),
+                ("resumes and saves", (*train[:-1], "2", "--resume", out,
+                                       "--workspace", more)),
+                ("pretrained", (*train, "--pretrained-weights", weights)),
+                ("evaluates", ("eval", self.samples, *model, "--weights",
+                               weights))):
+            with self.subTest(name):
+                file = self.folder / "report.json"
+                peak = self.peak_bytes(*args, "--json", file)
+                report = json.loads(file.read_text())
+                found[name] = report["needed_bytes"]
+                self.assertAlmostEqual(peak / found[name], 1, delta=0.03)
+        for name, expected in (("saves", weights_and_momentum),
+                               ("resumes", 0), ("pretrained", 0),
+                               ("resumes and saves", weights_and_momentum)):
+            self.assertAlmostEqual(found[name] - found["plain"], expected,
+                                   delta=0.05 * found["plain"], msg=name)
+        self.assertLess(found["evaluates"], found["plain"])
+
     def test_too_little_address_space_is_one_line(self):
         """Whatever is refused: a library, a thread, a pass, an arena."""
         done = 0

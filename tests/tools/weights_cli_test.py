@@ -207,6 +207,20 @@ class TransferTest(WeightsCase):
                                     "save_file", str(path)],
                        *command, path, *MODEL)
 
+    def test_weights_are_checked_before_the_model_is_compiled(self):
+        pickle = self.folder / "model.pth"
+        pickle.write_bytes(b"PK\3\4" + bytes(100))
+        image = next(self.images.glob("val/*/*"))
+        out = self.folder / "dump"
+        for command in (("train", self.images, "--pretrained-weights"),
+                        ("train", self.images, "--resume"),
+                        ("eval", self.images, "--weights"),
+                        ("predict", image, "--weights")):
+            for path in pickle, self.folder / "none", self.folder:
+                self.fails(CHECKPOINT, [str(path)], *command, path, *MODEL,
+                           *["--dump-to", out] * (command[0] != "predict"))
+                self.assertEqual(list(out.glob("*/*")), [])
+
     def test_frozen_parameters_stay_and_have_no_optimizer_state(self):
         start = ("--pretrained-weights", self.weights, "--ema-decay", "0.5",
                  "--verify")

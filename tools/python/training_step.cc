@@ -274,10 +274,9 @@ nb::dict TrainingStep::State() {
 
 void TrainingStep::LoadState(std::vector<HostArray> arrays, bool strict) {
   const Use use(*this);
-  runtime::Safetensors file;
-  for (const HostArray& array : arrays) {
-    file.tensors.push_back(array.ToTensor());
-  }
+  std::vector<ir::NamedTensor> tensors;
+  for (const HostArray& array : arrays) tensors.push_back(array.ToTensor());
+  const runtime::Safetensors file{runtime::SourcesOf(tensors), {}};
   const auto unused =
       runtime::LoadWeights(
           session_->state(), file, "state_dict",

@@ -141,7 +141,8 @@ void WriteWeights() {
   const auto write = [&](std::string_view name,
                          const std::vector<NamedTensor>& tensors,
                          const runtime::Metadata& metadata) {
-    runtime::WriteSafetensors(folder / "w", tensors, metadata);
+    runtime::WriteSafetensors(folder / "w", runtime::SourcesOf(tensors),
+                              metadata);
     Write("safetensors", name, Read(folder / "w"));
   };
   std::vector<NamedTensor> all;

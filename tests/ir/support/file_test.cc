@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <new>
 
 namespace fusor {
 namespace {
@@ -67,13 +68,35 @@ TEST_F(FileTest, ReadNamesFileAndReason) {
 }
 
 TEST_F(FileTest, DurableWritesJoinTheirPieces) {
-  const std::string_view pieces[] = {"one ", "", "two"};
-  WriteFileDurably(Path("file"), pieces, ErrorCode::kCheckpoint);
+  const auto write = [&](const char* name, bool fails) {
+    WriteFileDurably(
+        Path(name),
+        [&](const AppendBytes& append) {
+          for (const char* piece : {"one ", "", "two"}) append(piece);
+          if (fails) throw std::bad_alloc();
+        },
+        ErrorCode::kCheckpoint);
+  };
+  write("file", false);
+  EXPECT_EQ(Read(Path("file")), "one two");
+  EXPECT_THAT([&] { write("no/x", false); },
+              ThrowsMessage<Error>(HasSubstr("No such file")));
+  EXPECT_THROW(write("file", true), std::bad_alloc);
   EXPECT_EQ(Read(Path("file")), "one two");
   EXPECT_EQ(Entries(), 1);
-  EXPECT_THAT(
-      [&] { WriteFileDurably(Path("no/x"), pieces, ErrorCode::kCheckpoint); },
-      ThrowsMessage<Error>(HasSubstr("No such file")));
+}
+
+TEST_F(FileTest, RangesOfAFileAreReadWhole) {
+  WriteFileAtomically(Path("file"), "0123456789", ErrorCode::kData);
+  const InputFile file(Path("file"), ErrorCode::kData);
+  EXPECT_EQ(file.size(), 10);
+  std::vector<uint8_t> bytes(4);
+  file.Read(3, bytes);
+  EXPECT_EQ(std::string(bytes.begin(), bytes.end()), "3456");
+  std::filesystem::resize_file(Path("file"), 6);
+  EXPECT_THAT([&] { file.Read(3, bytes); },
+              ThrowsMessage<Error>(AllOf(HasSubstr(Path("file")),
+                                         HasSubstr("has become shorter"))));
 }
 
 TEST_F(FileTest, LinksStayAndLeadToWhatIsWritten) {

@@ -69,14 +69,15 @@ TEST_F(CheckpointTest, WhatIsReadIsWhatWasWritten) {
     ExpectEqual(read.header, test::MakeHeader(step));
     const StateSnapshot state = test::MakeState(step);
     ASSERT_EQ(read.tensors.size(), state.layout.entries.size());
-    for (const NamedTensor& tensor : read.tensors) {
+    for (const ir::TensorSource& tensor : read.tensors) {
       const auto* entry = state.layout.Find(tensor.name);
       ASSERT_NE(entry, nullptr) << tensor.name;
       EXPECT_EQ(tensor.type.dtype, entry->type.dtype);
       EXPECT_EQ(tensor.type.shape, entry->type.shape);
       EXPECT_TRUE(tensor.type.layout.is_row_major());
-      std::vector<uint8_t> back(tensor.bytes.size());
-      ir::FromRowMajor(entry->type, tensor.bytes, back);
+      const std::vector<uint8_t> bytes = ir::ReadWhole(tensor);
+      std::vector<uint8_t> back(bytes.size());
+      ir::FromRowMajor(entry->type, bytes, back);
       EXPECT_TRUE(std::equal(back.begin(), back.end(),
                              state.bytes.begin() + entry->offset))
           << tensor.name;
@@ -87,7 +88,7 @@ TEST_F(CheckpointTest, WhatIsReadIsWhatWasWritten) {
 TEST_F(CheckpointTest, TheModelIsApartFromTheOptimizer) {
   const std::string path = Write(1);
   std::set<std::string> names;
-  for (const NamedTensor& t :
+  for (const ir::TensorSource& t :
        ReadSafetensors(path + "/model.safetensors").tensors) {
     names.insert(t.name);
   }

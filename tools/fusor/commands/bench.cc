@@ -121,11 +121,12 @@ class BenchCommand {
           *models::BuildModel(model.arch, models::Phase::kTrain, options).graph,
           codegen::ProgramKind::kTrain, *session_, compile, text_);
     }
-    program_ =
-        &AddFirstProgram(*session_, flags_.compile, model.arch,
-                         models::Phase::kTrain, options, compile,
-                         SourceBytes(noise, model) +
-                             (real ? SourceBytes(flags_.data, model) : 0));
+    const HostUse use{.data_bytes =
+                          SourceBytes(noise, model) +
+                          (real ? SourceBytes(flags_.data, model) : 0)};
+    program_ = &AddFirstProgram(*session_, flags_.compile, model.arch,
+                                models::Phase::kTrain, options, compile, use);
+    const int64_t needed = NeededBytes(*session_, *program_, use);
     ranks_.Agree(*session_);
     session_->state().Initialize(flags_.data.seed);
     Debugging debugging(flags_.debug, flags_.compile.dump.to);
@@ -139,6 +140,7 @@ class BenchCommand {
     };
     const Measured base = Measure(*open(nullptr, noise));
     json out = ProgramJson(*program_);
+    out["needed_bytes"] = needed;
     Report("synthetic", base, &out);
     if (real && !Stopped()) {
       const Measured measured = Measure(*open(std::move(images), flags_.data));

@@ -149,6 +149,7 @@ void RunEval(const EvalFlags& flags) {
   }
   const double rate = static_cast<double>(report->images) / spent.count();
   nlohmann::json out = ProgramJson(*model.program);
+  out["needed_bytes"] = model.needed_bytes;
   out["classes"] = ReportClasses(counter, model.class_names,
                                  flags.per_class ? text : nullptr);
   fmt::print(text,

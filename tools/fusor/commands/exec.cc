@@ -55,9 +55,10 @@ NamedTensor Scalar(const std::string& name, DType dtype, double value) {
 // values that the module brings.
 Execution Open(const ExecFlags& flags) {
   Execution run;
-  for (NamedTensor& tensor : runtime::ReadSafetensors(flags.inputs).tensors) {
-    std::string name = tensor.name;
-    run.values.emplace(std::move(name), std::move(tensor));
+  for (const ir::TensorSource& tensor :
+       runtime::ReadSafetensors(flags.inputs).tensors) {
+    run.values.emplace(tensor.name, NamedTensor{tensor.name, tensor.type,
+                                                ir::ReadWhole(tensor)});
   }
   if (!IsExported(flags.module)) {
     run.graph = ir::ReadModule(flags.module);
@@ -227,7 +228,7 @@ void RunExec(const ExecFlags& flags) {
     results[i].type.layout = {};
     tensors.push_back({names[i], results[i].type, ir::TensorBytes(results[i])});
   }
-  runtime::WriteSafetensors(flags.outputs, tensors);
+  runtime::WriteSafetensors(flags.outputs, runtime::SourcesOf(tensors));
   fmt::print("{} tensors in {}\n", tensors.size(), flags.outputs);
 }
 

@@ -153,15 +153,14 @@ std::string JsonText(const std::vector<std::string>& list) {
 }
 
 void WriteTensor(const std::string& path, const Predictions& predictions) {
-  runtime::NamedTensor tensor{"logits",
-                              {ir::DType::kF32,
-                               {static_cast<int64_t>(predictions.paths.size()),
-                                static_cast<int64_t>(predictions.classes)},
-                               {}},
-                              {}};
-  tensor.bytes.resize(predictions.logits.size() * sizeof(float));
-  std::memcpy(tensor.bytes.data(), predictions.logits.data(),
-              tensor.bytes.size());
+  const std::span<const float> logits = predictions.logits;
+  const ir::TensorSource tensor = ir::SourceOf(
+      "logits",
+      {ir::DType::kF32,
+       {static_cast<int64_t>(predictions.paths.size()),
+        static_cast<int64_t>(predictions.classes)},
+       {}},
+      {reinterpret_cast<const uint8_t*>(logits.data()), logits.size_bytes()});
   runtime::Metadata metadata = {{"images", JsonText(predictions.paths)}};
   if (!predictions.class_names.empty()) {
     metadata["class_names"] = JsonText(predictions.class_names);
@@ -248,6 +247,7 @@ void RunPredict(const PredictFlags& flags) {
   if (StopRequested()) return;
   FUSOR_CHECK(!predictions.paths.empty(), kData, "no readable image");
   json out = ProgramJson(*model.program);
+  out["needed_bytes"] = model.needed_bytes;
   out.update(DataJson(source->stats(), spent.count()));
   out["arch"] = models::CanonicalArch(flags.model.arch);
   out["batch_size"] = flags.model.batch;

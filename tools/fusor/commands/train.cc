@@ -181,8 +181,7 @@ class TrainCommand {
     if (ranks_.leads()) {
       checkpointing_->Save(session_->state(), position, per_epoch);
     } else if (flags_.ranks.sharded) {
-      runtime::StateSnapshot state;
-      runtime::TakeSnapshot(session_->state(), state);
+      runtime::JoinSnapshot(session_->state());
     }
   }
 
@@ -267,6 +266,8 @@ class TrainCommand {
       switch (packed.kind) {
         case codegen::ProgramKind::kTrain:
           train_ = &program;
+          CheckHostRoom(*session_, program, UseOf(evaluates));
+          needed_bytes_ = NeededBytes(*session_, program, UseOf(evaluates));
           break;
         case codegen::ProgramKind::kAccumulate:
           accumulate_ = &program;
@@ -286,6 +287,13 @@ class TrainCommand {
     }
     file_.reset();
     PrintProgram();
+  }
+
+  HostUse UseOf(bool evaluates) const {
+    return {.data_bytes =
+                SourceBytes(flags_.data, flags_.model) * (evaluates ? 2 : 1),
+            .saves = checkpointing_->saves(),
+            .loads = checkpointing_->loads()};
   }
 
   void PrintProgram() {
@@ -320,11 +328,10 @@ class TrainCommand {
           TuneIfAsked(flags_.compile, *model.graph,
                       codegen::ProgramKind::kTrain, *session_, compile, text_);
     }
-    const int64_t data_bytes =
-        SourceBytes(flags_.data, flags_.model) * (evaluates ? 2 : 1);
-    train_ =
-        &AddFirstProgram(*session_, flags_.compile, flags_.model.arch,
-                         models::Phase::kTrain, options, compile, data_bytes);
+    const HostUse use = UseOf(evaluates);
+    train_ = &AddFirstProgram(*session_, flags_.compile, flags_.model.arch,
+                              models::Phase::kTrain, options, compile, use);
+    needed_bytes_ = NeededBytes(*session_, *train_, use);
     PrintProgram();
     compile.substitutes.clear();  // they belong to the training program
     if (accumulates) {
@@ -412,6 +419,7 @@ class TrainCommand {
 
   void Report(const TrainReport& report) {
     json out = ProgramJson(*train_);
+    out["needed_bytes"] = needed_bytes_;
     out.update(TrainingJson(report));
     out["arch"] = models::CanonicalArch(flags_.model.arch);
     out["batch_size"] = flags_.model.batch;
@@ -423,10 +431,9 @@ class TrainCommand {
       out["evaluations"] = evals_;
     }
     if (hashes_) {
-      runtime::StateSnapshot state;
-      runtime::TakeSnapshot(session_->state(), state);
       out["parameter_hash"] = ParameterHash(session_->state());
-      out["state_hash"] = fmt::format("{:016x}", runtime::StateHash(state));
+      out["state_hash"] =
+          fmt::format("{:016x}", runtime::StateHash(session_->state()));
     }
     // The measurement changes the state, so it comes last.
     const ProfileShares shares = MeasureShares(*train_);
@@ -446,6 +453,7 @@ class TrainCommand {
   bool saves_ = false;   // on rank 0
   bool hashes_ = false;  // prints the hash of the state
   runtime::Program* train_ = nullptr;
+  int64_t needed_bytes_ = 0;
   runtime::Program* accumulate_ = nullptr;
   runtime::Program* eval_ = nullptr;
   std::vector<json> evals_;

@@ -3,11 +3,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 
 #include "ir/support/error.h"
 #include "ir/support/host_memory.h"
 #include "runtime/backend/backend_loader.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/program.h"
+#include "runtime/state_store.h"
 #include "tools/fusor/flags/parsing.h"
 
 namespace fusor::tools {
@@ -28,6 +31,18 @@ codegen::ProgramKind ProgramKindOf(models::Phase phase) {
 // machine code, oneDNN's primitives, thread stacks. Measured: 19 MiB for
 // resnet20-cifar in f32 to 34 MiB for resnet50 in bf16.
 constexpr int64_t kRunningBytes = int64_t{24} << 20;
+
+// The part of it that is needed only after the first program was added: threads
+// of the data source, the first calls of library primitives, results.
+constexpr int64_t kStepBytes = int64_t{4} << 20;
+
+// Returns the host memory of a run with this plan besides the arenas. A run
+// loads before it saves.
+int64_t HostBytes(const HostUse& use, const codegen::Plan& plan) {
+  return use.data_bytes +
+         std::max(use.saves ? runtime::SnapshotBytes(plan) : 0,
+                  use.loads ? runtime::WriteBufferBytes(plan) : 0);
+}
 
 // Returns the batch size at which the line through both points reaches `free`,
 // clamped to the open interval (fits, too_large).
@@ -108,15 +123,17 @@ int64_t PlannedBytes(const codegen::Plan& plan) {
 
 namespace {
 
-// Suggests a batch size that fits `room`, the memory for arenas and data.
+// Suggests a batch size that fits `room`, the memory for arenas and host use.
 std::string Advice(const std::function<codegen::Plan(int64_t)>& plan,
-                   const std::function<int64_t(int64_t)>& data_bytes,
-                   int64_t batch, int64_t room) {
+                   const std::function<HostUse(int64_t)>& use, int64_t batch,
+                   int64_t room) {
   const codegen::Plan least = plan(1);
   const int64_t state = codegen::StateOf(least).bytes;
+  const auto bytes = [&](int64_t candidate, const codegen::Plan& of) {
+    return PlannedBytes(of) + HostBytes(use(candidate), of);
+  };
   const auto needed = [&](int64_t candidate) {
-    return PlannedBytes(candidate == 1 ? least : plan(candidate)) +
-           data_bytes(candidate);
+    return bytes(candidate, candidate == 1 ? least : plan(candidate));
   };
   const int64_t fits = FittingBatch(batch, room, needed);
   if (fits > 0) return fmt::format("batch size {} fits", fits);
@@ -128,26 +145,47 @@ std::string Advice(const std::function<codegen::Plan(int64_t)>& plan,
 
 }  // namespace
 
+int64_t NeededBytes(const runtime::Session& session,
+                    const runtime::Program& program, const HostUse& use) {
+  if (session.compiler().target().simt) return PlannedBytes(program.plan());
+  return static_cast<int64_t>(runtime::ResidentHostBytes()) +
+         HostBytes(use, program.plan()) + kStepBytes;
+}
+
+void CheckHostRoom(const runtime::Session& session,
+                   const runtime::Program& program, const HostUse& use) {
+  if (session.compiler().target().simt) return;
+  const int64_t needed = HostBytes(use, program.plan()) + kStepBytes;
+  const auto free = static_cast<int64_t>(session.device().free_bytes());
+  FUSOR_CHECK(
+      needed <= free, kOutOfMemory,
+      "images and copies of the state need {:.1f} MiB besides the plan, "
+      "free are {:.1f} MiB",
+      Mib(needed), Mib(free));
+}
+
 runtime::Program& AddFirstProgram(runtime::Session& session,
                                   const CompileFlags& flags,
                                   const std::string& arch, models::Phase phase,
                                   const models::ModelOptions& model,
                                   codegen::CompileOptions options,
-                                  int64_t data_bytes) {
+                                  const HostUse& use) {
   const bool simt = session.compiler().target().simt;
-  if (simt) data_bytes = 0;
-  const auto room = [&] {
-    return static_cast<int64_t>(session.device().free_bytes()) -
-           (simt ? 0 : kRunningBytes);
-  };
-  const int64_t free = room();
-  options.memory_limit_bytes = free - data_bytes;
+  const HostUse own = simt ? HostUse{} : use;
+  const int64_t free =
+      std::max<int64_t>(static_cast<int64_t>(session.device().free_bytes()) -
+                            (simt ? 0 : kRunningBytes),
+                        0);
+  options.memory_limit_bytes = free - own.data_bytes;
   try {
-    FUSOR_CHECK(data_bytes < free, kOutOfMemory,
+    FUSOR_CHECK(own.data_bytes < free, kOutOfMemory,
                 "images alone need {:.1f} MiB, free are {:.1f} MiB",
-                Mib(data_bytes), Mib(free));
-    return session.Compile(models::BuildModel(arch, phase, model).graph,
-                           ProgramKindOf(phase), options);
+                Mib(own.data_bytes), Mib(free));
+    runtime::Program& program =
+        session.Compile(models::BuildModel(arch, phase, model).graph,
+                        ProgramKindOf(phase), options);
+    CheckHostRoom(session, program, own);
+    return program;
   } catch (const Error& error) {
     const models::CustomModel* custom = models::FindCustomModel(arch);
     const bool one_batch = custom != nullptr && custom->batch != 0;
@@ -161,15 +199,18 @@ runtime::Program& AddFirstProgram(runtime::Session& session,
       smaller.batch = batch;
       return PlanOf(*compiler, arch, phase, smaller, options);
     };
-    const auto data = [&](int64_t batch) {
-      return data_bytes / model.batch * batch;
+    const auto uses = [&](int64_t batch) {
+      HostUse smaller = own;
+      smaller.data_bytes = own.data_bytes / model.batch * batch;
+      return smaller;
     };
     // The system may refuse less than it reports as free.
+    const codegen::Plan whole = plan(model.batch);
     const std::string advice =
-        PlannedBytes(plan(model.batch)) + data(model.batch) <= free
+        PlannedBytes(whole) + HostBytes(own, whole) <= free
             ? fmt::format("the state needs {:.1f} MiB",
-                          Mib(codegen::StateOf(plan(1)).bytes))
-            : Advice(plan, data, model.batch, free);
+                          Mib(codegen::StateOf(whole).bytes))
+            : Advice(plan, uses, model.batch, free);
     ThrowError(error.code(), fmt::format("batch size {} does not fit; {}: {}",
                                          model.batch, advice, error.what()));
   }
@@ -201,8 +242,10 @@ class Search {
   int64_t DataBytes(int64_t batch) const {
     return compiler_.target().simt ? 0 : step_.data_bytes(batch);
   }
-  int64_t Needed(int64_t batch) const {
-    return PlannedBytes(Plan(batch)) + DataBytes(batch) + runtime_;
+  int64_t Needed(int64_t batch) {
+    const auto [known, added] = planned_.try_emplace(batch, 0);
+    if (added) known->second = PlannedBytes(Plan(batch));
+    return known->second + DataBytes(batch) + runtime_;
   }
   int64_t runtime_bytes() const { return runtime_; }
 
@@ -239,6 +282,7 @@ class Search {
   const SearchedStep& step_;
   const int64_t room_;
   int64_t runtime_ = 0;
+  std::map<int64_t, int64_t> planned_;  // bytes by batch size
 };
 
 }  // namespace
@@ -267,7 +311,7 @@ json FindMaxBatch(const MaxBatchFlags& flags, const CompileFlags& compile,
     const bool shared = !compiler->target().simt;
     if (shared) room += static_cast<int64_t>(runtime::ResidentHostBytes());
   }
-  const Search search(*compiler, step, room);
+  Search search(*compiler, step, room);
   const int64_t batch = LargestBatch(
       room, [&](int64_t candidate) { return search.Needed(candidate); });
   FUSOR_CHECK(batch > 0, kOutOfMemory, "batch size 1 does not fit: {}",
@@ -287,8 +331,24 @@ json FindMaxBatch(const MaxBatchFlags& flags, const CompileFlags& compile,
              batch, step.arch, plan.target, Mib(needed), Mib(room));
   fmt::print(text, "memory    {}host images {:.1f} MiB, runtime {:.1f} MiB\n",
              parts, Mib(search.DataBytes(batch)), Mib(search.runtime_bytes()));
+  // A GPU's state is copied to host memory.
+  json saving;
+  if (!compiler->target().simt) {
+    const int64_t copy = runtime::SnapshotBytes(plan);
+    const int64_t largest = LargestBatch(room - copy, [&](int64_t candidate) {
+      return search.Needed(candidate);
+    });
+    fmt::print(text,
+               "saving    {}, because a run with --workspace copies the state "
+               "({:.1f} MiB)\n",
+               largest == 0 ? std::string("no batch size fits")
+                            : fmt::format("batch size {}", largest),
+               Mib(copy));
+    saving = {{"batch_size", largest}, {"copy_bytes", copy}};
+  }
   fmt::print(text, "limit     {}\n", binds);
   return {{"batch_size", batch},
+          {"saving", saving},
           {"target", plan.target},
           {"needed_bytes", needed},
           {"free_bytes", room},

@@ -38,16 +38,33 @@ codegen::Plan PlanOf(const codegen::TargetCompiler& compiler,
 // Returns the bytes of all arenas.
 int64_t PlannedBytes(const codegen::Plan& plan);
 
-// Adds the model as the session's first program. `data_bytes`: host memory that
-// the current batches will need, proportional to the batch size; ignored on a
-// GPU, which has separate memory. Throws what Session::Compile throws.
-// kOutOfMemory names a batch size that fits, or else the size of the state.
+// What a run keeps in host memory besides its arenas. Ignored for a GPU, which
+// has separate memory.
+struct HostUse {
+  int64_t data_bytes = 0;  // of batches; proportional to the batch size
+  bool saves = false;      // checkpoints: a copy of the state is written
+  bool loads = false;      // a checkpoint or weights
+};
+
+// Returns the estimated peak memory of a run whose first program was just
+// added, in bytes: of the process, or of the GPU.
+int64_t NeededBytes(const runtime::Session& session,
+                    const runtime::Program& program, const HostUse& use);
+
+// Throws kOutOfMemory if there is no room for what the run keeps in host memory
+// besides the arenas of its first program, which was just added.
+void CheckHostRoom(const runtime::Session& session,
+                   const runtime::Program& program, const HostUse& use);
+
+// Adds the model as the session's first program. Throws what Session::Compile
+// and CheckHostRoom throw. kOutOfMemory names a batch size that fits, or else
+// the size of the state.
 runtime::Program& AddFirstProgram(runtime::Session& session,
                                   const CompileFlags& flags,
                                   const std::string& arch, models::Phase phase,
                                   const models::ModelOptions& model,
                                   codegen::CompileOptions options,
-                                  int64_t data_bytes);
+                                  const HostUse& use);
 
 struct MaxBatchFlags {
   bool find = false;
@@ -66,8 +83,9 @@ struct SearchedStep {
 
 // Finds the largest batch size that fits by planning the step repeatedly. Runs
 // nothing; with MaxBatchFlags::memory_mib no device is needed. Prints to `text`
-// the batch size, its memory, and why one image more does not fit. Throws
-// kOutOfMemory if not even one image fits.
+// the batch size, its memory, the batch size of a run that saves checkpoints,
+// and why one image more does not fit. Throws kOutOfMemory if not even one
+// image fits.
 nlohmann::json FindMaxBatch(const MaxBatchFlags& flags,
                             const CompileFlags& compile,
                             const SearchedStep& step, FILE* text);

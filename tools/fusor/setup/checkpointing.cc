@@ -99,10 +99,16 @@ Checkpointing::Checkpointing(const CheckpointFlags& flags, Options identity,
               header.loss_hash};
     fmt::print(text_, "resumed   {} after step {} (epoch {}, batch {})\n",
                resumed_->path, header.step, header.epoch, header.batch);
+  } else if (!flags.weights.empty()) {
+    OpenPretrained();
   }
   if (!flags.workspace.empty() && !flags.off) {
     writer_ = std::make_unique<runtime::CheckpointWriter>(Folder(), flags.keep);
   }
+}
+
+bool Checkpointing::loads() const {
+  return resumed_ || !flags_.weights.empty() || OwnWeights() != nullptr;
 }
 
 std::string Checkpointing::Folder() const {
@@ -209,7 +215,7 @@ void Checkpointing::Initialize(runtime::Session& session) {
   if (resumed_) {
     WarnOfChanges();
     runtime::RestoreState(session.state(), *resumed_);
-    resumed_->tensors.clear();
+    resumed_->tensors.clear();  // closes the files
     return;
   }
   session.state().Initialize(seed_);
@@ -230,23 +236,31 @@ void Checkpointing::TellWeights(const std::string& source,
   fmt::print(text_, "\n");
 }
 
+const models::CustomModel* Checkpointing::OwnWeights() const {
+  const models::CustomModel* model =
+      models::FindCustomModel(description_.at(kArchKey));
+  return model != nullptr && model->weights != nullptr ? model : nullptr;
+}
+
 void Checkpointing::LoadOwnWeights(runtime::Session& session) const {
-  const std::string& arch = description_.at(kArchKey);
-  const models::CustomModel* model = models::FindCustomModel(arch);
-  if (model == nullptr || model->weights == nullptr) return;
-  TellWeights(
-      arch, runtime::LoadWeights(session.state(), {model->weights(), {}}, arch,
-                                 runtime::WeightUse::kAvailable));
+  const models::CustomModel* model = OwnWeights();
+  if (model == nullptr) return;
+  TellWeights(model->name, runtime::LoadWeights(
+                               session.state(), {model->weights(), {}},
+                               model->name, runtime::WeightUse::kAvailable));
+}
+
+void Checkpointing::OpenPretrained() {
+  pretrained_ = runtime::ReadWeights(flags_.weights);
+  if (flags_.allow_mismatch) return;
+  CheckDescription(flags_.weights, pretrained_.metadata, description_,
+                   ClassCheck::kAny);
 }
 
 void Checkpointing::LoadPretrained(runtime::Session& session) const {
   const std::string& path = flags_.weights;
-  const runtime::Safetensors file = runtime::ReadWeights(path);
-  if (!flags_.allow_mismatch) {
-    CheckDescription(path, file.metadata, description_, ClassCheck::kAny);
-  }
   const runtime::WeightMatch match = runtime::LoadWeights(
-      session.state(), file, path, runtime::WeightUse::kNewHead);
+      session.state(), pretrained_, path, runtime::WeightUse::kNewHead);
   if (!flags_.allow_mismatch) CheckUnused(path, match.unused);
   TellWeights(path, match);
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "models/model.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/train/training_loop.h"
@@ -32,10 +33,11 @@ class Checkpointing {
   // What identifies a run (RunIdentity), and the other options given.
   using Options = std::map<std::string, std::string>;
 
-  // Finds and reads the checkpoint to resume from. Throws kUsage for
-  // conflicting flags and for a workspace with checkpoints of another run.
-  // Throws kCheckpoint if there is no intact checkpoint, or it is of another
-  // model, data set or batch size. `description`: of the saved weights.
+  // Opens the checkpoint to resume from, or the pretrained weights. Throws
+  // kUsage for conflicting flags and for a workspace with checkpoints of
+  // another run. Throws kCheckpoint if there is no intact checkpoint, or it is
+  // of another model, data set or batch size, or if the weights are damaged, no
+  // safetensors file or of another model. `description`: of the saved weights.
   Checkpointing(const CheckpointFlags& flags, Options identity, Options options,
                 runtime::Metadata description, uint64_t seed, FILE* text);
 
@@ -47,6 +49,8 @@ class Checkpointing {
 
   const runtime::Metadata& description() const { return description_; }
   bool saves() const { return writer_ != nullptr; }
+  // Whether Initialize loads a checkpoint or weights.
+  bool loads() const;
   void Save(runtime::StateStore& state, const runtime::TrainPosition& position,
             int64_t steps_per_epoch);
   // Waits until all checkpoints are on disk.
@@ -59,7 +63,10 @@ class Checkpointing {
   void ReadNewest(const std::string& folder);
   void CheckIdentity() const;
   void WarnOfChanges() const;
+  void OpenPretrained();
   void LoadPretrained(runtime::Session& session) const;
+  // Returns the model if it brings values, else null.
+  const models::CustomModel* OwnWeights() const;
   // Loads the values that the model brings, if any.
   void LoadOwnWeights(runtime::Session& session) const;
   void TellWeights(const std::string& source,
@@ -73,6 +80,7 @@ class Checkpointing {
   const uint64_t seed_;
   FILE* const text_;
   std::optional<runtime::Checkpoint> resumed_;
+  runtime::Safetensors pretrained_;  // of --pretrained-weights
   runtime::TrainPosition start_;
   std::unique_ptr<runtime::CheckpointWriter> writer_;
 };

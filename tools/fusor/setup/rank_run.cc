@@ -337,11 +337,14 @@ std::string ParameterHash(runtime::StateStore& state) {
     }
   }
   for (const std::string& name : names) {
-    const std::vector<float> values = state.Read(name);
     hash = HashBytes(name, hash);
-    hash = HashBytes({reinterpret_cast<const char*>(values.data()),
-                      values.size() * sizeof(float)},
-                     hash);
+    ir::ForEachPiece(
+        ir::Converted(state.Source(name), ir::DType::kF32),
+        [&](int64_t, std::span<const uint8_t> piece) {
+          hash = HashBytes(
+              {reinterpret_cast<const char*>(piece.data()), piece.size()},
+              hash);
+        });
   }
   return fmt::format("{:016x}", hash);
 }

@@ -54,6 +54,7 @@ void AddTrainedFlags(CLI::App& app, TrainedFlags& flags);
 struct TrainedModel {
   std::unique_ptr<runtime::Session> session;
   runtime::Program* program = nullptr;  // of the session
+  int64_t needed_bytes = 0;             // see NeededBytes
   int64_t classes = 0;
   std::vector<std::string> class_names;  // empty: unknown
 };

@@ -156,7 +156,8 @@ void WriteSnapshot(const std::string& folder, const ir::Graph& graph,
     tensors.push_back(
         {graph.input(i)->name(), logical.type, ir::TensorBytes(logical)});
   }
-  runtime::WriteSafetensors(folder + "/inputs.safetensors", tensors);
+  runtime::WriteSafetensors(folder + "/inputs.safetensors",
+                            runtime::SourcesOf(tensors));
 }
 
 std::vector<ir::Tensor> ReadInputs(const std::string& path,
@@ -167,13 +168,13 @@ std::vector<ir::Tensor> ReadInputs(const std::string& path,
     const std::string& name = input.value->name();
     ir::TensorType type = input.value->type();
     type.layout = {};
-    const runtime::NamedTensor* tensor = file.Find(name);
+    const ir::TensorSource* tensor = file.Find(name);
     FUSOR_CHECK(tensor != nullptr, kCheckpoint, "{}: no tensor {}", path, name);
     FUSOR_CHECK(tensor->type == type, kCheckpoint,
                 "{}: tensor {}: expected {}, got {}", path, name,
                 ToString(type), ToString(tensor->type));
-    inputs.push_back(
-        {input.value->type(), ir::LoadTensor(type, tensor->bytes).data});
+    inputs.push_back({input.value->type(),
+                      ir::LoadTensor(type, ir::ReadWhole(*tensor)).data});
   }
   return inputs;
 }
