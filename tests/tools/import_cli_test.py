@@ -140,6 +140,8 @@ class TrainingTest(ImportTest):
         self.assertIn("golden/make_torch_export.py",
                       self.succeeds("dump", *model, "--emit",
                                     "graph").stdout)
+        self.assertIn("conv2d_grad_weight", self.succeeds(
+            "opt", CONVOLUTIONAL, "--emit", "train").stdout)
         self.succeeds("compile", *model, "-o", self.folder / "step.fusor")
 
     def test_flags_of_built_in_models_are_refused(self):

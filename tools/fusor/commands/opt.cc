@@ -8,10 +8,13 @@
 #include "ir/io/printer.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
+#include "models/model.h"
 #include "passes/pipeline.h"
 #include "tools/fusor/commands/commands.h"
+#include "tools/fusor/flags/model_flags.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/setup/compile_setup.h"
+#include "tools/fusor/setup/model_setup.h"
 #include "tools/fusor/setup/session_setup.h"
 #include "tools/inspect/bisect/draw_inputs.h"
 #include "tools/inspect/compare/tensor_difference.h"
@@ -53,6 +56,16 @@ codegen::CompileOptions MakeOptions(const OptFlags& flags) {
   return options;
 }
 
+// Reads a module; of a .pt2 or .onnx file, the graph that trains it.
+std::unique_ptr<ir::Graph> ReadGraph(const std::string& path) {
+  if (!IsExported(path)) return ir::ReadModule(path);
+  ModelFlags model;
+  UseExported(path, model);
+  return models::BuildModel(model.arch, models::Phase::kTrain,
+                            MakeModelOptions(model, /*classes=*/0))
+      .graph;
+}
+
 // Runs passes on one graph in sequence.
 class OptCommand {
  public:
@@ -62,7 +75,7 @@ class OptCommand {
         dumper_(OpenDumper(flags.compile.dump)),
         compiler_(OpenCompiler(flags.compile)),
         options_(MakeOptions(flags)),
-        graph_(ir::ReadModule(flags.module)),
+        graph_(ReadGraph(flags.module)),
         context_(*compiler_, options_.passes) {
     runner_.verification = options_.verification;
     if (dumper_ == nullptr) {
@@ -226,11 +239,10 @@ void AddOpt(CLI::App& app, Run* run) {
   CLI::App* command = app.add_subcommand(
       "opt", "Run passes on a module; print or check the result");
   command
-      ->add_option(
-          "file", flags->module,
-          "Module: IR text or protobuf, as --dump-to writes it (- = stdin)")
+      ->add_option("file", flags->module,
+                   "IR text, protobuf (- = stdin), .pt2 or .onnx file")
       ->required()
-      ->type_name("FILE");
+      ->type_name("MODULE");
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
   AddPlannedRankFlags(*command, flags->ranks);
