@@ -441,15 +441,17 @@ FUSOR_DEVICE T ReduceLanes(const T (&lanes)[N], T* shared, int x, int y,
 }
 
 // Reduces over a block's Y rows, lane by lane. Every row gets the results.
-// `shared` has room for all lanes of all rows.
+// `shared` has room for all lanes of all rows: lane l of all threads, then lane
+// l + 1, so that the threads of a warp access different banks.
 template <class Op, int X, int Y, class T, int N>
 FUSOR_DEVICE void ReduceBlock(T (&to)[N], const T (&from)[N], T* shared, int x,
                               int y) {
-  T* column = shared + x;
+  constexpr int kThreads = X * Y;
+  T* own = shared + y * X + x;
 #pragma unroll
   for (int l = 0; l < N; ++l) {
     to[l] = from[l];
-    PutShared(column + y * (X * N) + l * X, from[l]);
+    PutShared(own + l * kThreads, from[l]);
   }
   __syncthreads();
   int half = 1;
@@ -458,14 +460,14 @@ FUSOR_DEVICE void ReduceBlock(T (&to)[N], const T (&from)[N], T* shared, int x,
     if (y < half && y + half < Y) {
 #pragma unroll
       for (int l = 0; l < N; ++l) {
-        to[l] = Op::Of(to[l], GetShared(column + (y + half) * (X * N) + l * X));
-        PutShared(column + y * (X * N) + l * X, to[l]);
+        to[l] = Op::Of(to[l], GetShared(own + half * X + l * kThreads));
+        PutShared(own + l * kThreads, to[l]);
       }
     }
     __syncthreads();
   }
 #pragma unroll
-  for (int l = 0; l < N; ++l) to[l] = GetShared(column + l * X);
+  for (int l = 0; l < N; ++l) to[l] = GetShared(shared + x + l * kThreads);
   __syncthreads();
 }
 template <class Op, int X, int Y, class T>

@@ -5,6 +5,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <random>
 #include <stdexcept>
@@ -18,6 +19,8 @@ namespace fusor::test {
 namespace {
 
 constexpr unsigned kWarp = 32;
+constexpr size_t kBanks = 32;  // of shared memory, a word of 4 bytes wide
+constexpr size_t kMostConflicts = 4;
 constexpr size_t kStackBytes = size_t{256} << 10;
 
 using Entry = void (*)(void* const* args);
@@ -154,7 +157,10 @@ class Launcher {
     uint32_t mask = 0;    // of a shuffle
     uint64_t bits = 0;    // into it and out of it
     unsigned from = 0;
+    int shared_accesses = 0;  // since the last barrier
   };
+  // Words of each bank that an access of a warp has touched.
+  using Banks = std::array<std::vector<const char*>, kBanks>;
 
   // Ends a thread without a stack of its own.
   struct Failed {};
@@ -193,10 +199,12 @@ class Launcher {
     epoch_ = 0;
     shared_begin_ = nullptr;
     shared_traces_.clear();
+    banks_.clear();
     device_.block.x = static_cast<unsigned>(block);
     std::vector<int> order;
     for (size_t i = 0; i < fibers_.size(); ++i) {
       fibers_[i].waited = false;
+      fibers_[i].shared_accesses = 0;
       if (function_.waits) Start(fibers_[i]);
       order.push_back(static_cast<int>(i));
     }
@@ -230,7 +238,11 @@ class Launcher {
     if (AllAre(State::kDone)) return false;
     if (AllAre(State::kBarrier)) {
       ++epoch_;
-      for (Fiber& fiber : fibers_) fiber.state = State::kReady;
+      banks_.clear();
+      for (Fiber& fiber : fibers_) {
+        fiber.state = State::kReady;
+        fiber.shared_accesses = 0;
+      }
       return true;
     }
     bool resumed = false;
@@ -331,6 +343,7 @@ class Launcher {
         access == EmulatedDevice::kSharedWrite) {
       CheckWithin("shared memory", pointer - shared_begin_, bytes,
                   shared_bytes_, write);
+      if (every_byte_ && bytes == sizeof(float)) CheckBanks(pointer, verb);
       return AccessTraces("shared memory", shared_traces_,
                           pointer - shared_begin_, bytes, write);
     }
@@ -354,6 +367,20 @@ class Launcher {
       return;
     }
     Fail(fmt::format("{} {} bytes outside all buffers", verb, bytes));
+  }
+
+  // Threads of a warp meet at the same accesses: between barriers, each has as
+  // many or none.
+  void CheckBanks(const char* pointer, const char* verb) {
+    const auto offset = static_cast<size_t>(pointer - shared_begin_);
+    const std::pair access(static_cast<size_t>(thread_) / kWarp,
+                           fibers_[thread_].shared_accesses++);
+    auto& words = banks_[access][offset / sizeof(float) % kBanks];
+    if (std::find(words.begin(), words.end(), pointer) != words.end()) return;
+    words.push_back(pointer);
+    if (words.size() < kMostConflicts) return;
+    Fail(fmt::format("{} shared memory with a bank conflict of {} ways", verb,
+                     words.size()));
   }
 
   void CheckWithin(const std::string& name, int64_t offset, size_t bytes,
@@ -392,6 +419,8 @@ class Launcher {
   const char* shared_begin_ = nullptr;
   int64_t shared_bytes_ = 0;
   std::vector<Trace> shared_traces_;
+  // By warp and number of the access since the last barrier.
+  std::map<std::pair<size_t, int>, Banks> banks_;
   std::string problem_;
 };
 

@@ -9,6 +9,8 @@
 //   - races: two threads touch a byte, one of them writes, and no barrier lies
 //     between (blocks have none);
 //   - barriers and shuffles that not all threads reach;
+//   - accesses to shared memory by which four or more threads of a warp touch
+//     different words of one bank;
 //   - accesses to buffers before the thread has waited for earlier launches,
 //   and
 //     threads that end without: a programmatic dependent launch may start

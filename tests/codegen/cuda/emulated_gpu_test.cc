@@ -117,6 +117,20 @@ TEST(EmulatedGpu, ShufflesOutsideTheirMask) {
               HasSubstr("shuffles from outside the mask"));
 }
 
+TEST(EmulatedGpu, BankConflicts) {
+  const auto store = [](const std::string& place) {
+    return Emulate(
+        "__shared__ __align__(16) float wide[512];\n"
+        "FUSOR_ON_SHARED(wide, 2048);\n"
+        "PutShared(wide + (" +
+        place + "), 1.0f);\n");
+  };
+  EXPECT_EQ(store("t"), "");
+  EXPECT_EQ(store("t % 32 * 2 + t / 32"), "");
+  EXPECT_THAT(store("t % 32 * 8 + t / 32"),
+              HasSubstr("writes shared memory with a bank conflict of 4 ways"));
+}
+
 // A dependent launch may start before those that it depends on have ended.
 TEST(EmulatedGpu, ThreadsThatDoNotWaitForEarlierLaunches) {
   const std::string store = "Put(out + b * 64 + t, 1.0f);\n";
