@@ -10,8 +10,8 @@
 # 2 GiB, for CMake's CMAKE_PREFIX_PATH: of CUDA 12 for a driver for CUDA 12,
 # else of CUDA 13. Prints the value of that variable to stdout, empty with a
 # toolkit, and one line of information to stderr. Writes pip's output to LOG.
-# --compiler: installs only the libraries of CUDA 12 that compile and plan,
-# about 2 GiB, for tests that also run with them.
+# --compiler: installs only the libraries of CUDA 12 that compile and plan, and
+# nvdisasm, about 2 GiB, for tests that use them.
 set -euo pipefail
 
 compiler=
@@ -98,7 +98,7 @@ found=$(toolkit "${newest:-99}")
 if [[ -n $compiler ]]; then
   cuda=12
   found=
-  wheels=()
+  wheels=(nvidia-cuda-nvdisasm==13.5.37)
   for wheel in "${wheels_12[@]}"; do
     [[ ! $wheel =~ cublas|nvrtc|cudnn ]] || wheels+=("$wheel")
   done

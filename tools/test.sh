@@ -10,6 +10,7 @@ bash tools/setup.sh
 if [[ -n $(find build -name fusor_cuda.so -print -quit) ]]; then
   bash tools/install_cuda.sh --compiler build/cuda12 build/cuda12.log \
     >/dev/null || true
+  export PATH="$PWD/build/cuda12/nvidia/cu13/bin:$PATH"  # nvdisasm
 fi
 # Several multi-threaded tests run at once. Waiting threads must not spin, or
 # the tests take 10 times as long.

@@ -139,7 +139,7 @@ class InstallCudaTest(unittest.TestCase):
         self.assertEqual((result.returncode, result.stdout), (
             0, ";".join(f"{self.prefix}/nvidia/{part}" for part in
                         ("cublas", "cuda_nvrtc", "cudnn"))))
-        self.assertIn("3 wheels of CUDA 12 in ", result.stderr)
+        self.assertIn("4 wheels of CUDA 12 in ", result.stderr)
 
     def test_no_pip(self):
         self.assert_fails(

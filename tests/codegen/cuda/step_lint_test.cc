@@ -6,7 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <regex>
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +44,7 @@ struct Case {
   NormLowering lowering;
   int64_t bytes_in_flight;     // that a multiprocessor needs
   double excess_share = 0.12;  // of the least that a launch takes
+  bool disassembles = false;   // looks at the instructions of heavy launches
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
@@ -96,6 +100,67 @@ bool DividesInLoops(const codegen::Phase& phase) {
   return divides;
 }
 
+// What the instructions of an entry do.
+struct Instructions {
+  int global = 0;       // accesses to buffers
+  int wide_global = 0;  // of 16 bytes
+  int local = 0;        // accesses to spilled registers
+  // Calls of subroutines in loops. A division or a square root that is not
+  // approximate may be one.
+  int calls_in_loops = 0;
+  bool waits_first = false;  // for earlier launches, before any access
+};
+
+// By entry, from nvdisasm's text. A loop ends with a conditional branch to a
+// label before it.
+std::map<std::string, Instructions> InstructionsOf(const std::string& sass) {
+  static const std::regex kEntry(R"(^\.text\.(\w+):)");
+  static const std::regex kLabel(R"(^(\.L_\w+):)");
+  static const std::regex kLoop(R"(@!?U?P\d+ BRA.*`\((\.L_\w+)\))");
+  std::map<std::string, Instructions> entries;
+  Instructions* entry = nullptr;
+  std::map<std::string, int> calls_before;  // each label
+  int calls = 0;
+  std::istringstream lines(sass);
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch name;
+    if (line.starts_with(".text.") && std::regex_search(line, name, kEntry)) {
+      entry = &entries[name[1]];
+      calls_before.clear();
+    }
+    if (entry == nullptr) continue;
+    if (line.starts_with(".L_") && std::regex_search(line, name, kLabel)) {
+      calls_before[name[1]] = calls;
+    }
+    const auto has = [&](const char* word) {
+      return line.find(word) != std::string::npos;
+    };
+    if (has("LDG.") || has("STG.") || has("LD.") || has("ST.")) {
+      ++entry->global;
+      entry->wide_global += has(".128") ? 1 : 0;
+    }
+    entry->local += has("LDL") || has("STL") ? 1 : 0;
+    calls += has("CALL.") ? 1 : 0;
+    if (has("BRA") && std::regex_search(line, name, kLoop) &&
+        calls_before.contains(name[1])) {
+      entry->calls_in_loops =
+          std::max(entry->calls_in_loops, calls - calls_before[name[1]]);
+    }
+    entry->waits_first |=
+        entry->global == 0 && line.find("ACQBULK") != std::string::npos;
+  }
+  return entries;
+}
+
+// Empty without nvdisasm.
+std::map<std::string, Instructions> Disassemble(
+    const codegen::TargetCompiler& compiler, const Kernel& kernel) {
+  for (const auto& artifact : compiler.KernelArtifacts(kernel)) {
+    if (artifact.suffix == ".sass") return InstructionsOf(artifact.text);
+  }
+  return {};
+}
+
 class StepLint : public ::testing::TestWithParam<Case> {
  protected:
   void Expect(bool holds, const Kernel& kernel, const GpuLaunch& launch,
@@ -130,6 +195,7 @@ TEST_P(StepLint, HeavyLaunchesKeepMemoryBusy) {
   for (const codegen::LibraryCall& call : program.plan.calls) {
     EXPECT_LE(call.workspace_bytes, kWorkspaceBytes) << codegen::Print(call);
   }
+  std::map<int, std::map<std::string, Instructions>> disassembled;
   std::set<std::pair<int, int>> seen;
   for (const GpuLaunch& launch : model.launches) {
     if (!seen.emplace(launch.kernel, launch.phase).second) continue;
@@ -152,13 +218,35 @@ TEST_P(StepLint, HeavyLaunchesKeepMemoryBusy) {
     const auto least = static_cast<double>(LeastAccess(kernel, phase));
     Expect(least >= 16, kernel, launch, "bytes of an access", least);
     Expect(!DividesInLoops(phase), kernel, launch, "divisions in a loop", 1);
+    if (!c.disassembles) continue;
+    if (!disassembled.contains(launch.kernel)) {
+      disassembled[launch.kernel] = Disassemble(*compiler, kernel);
+    }
+    const auto& entries = disassembled[launch.kernel];
+    if (entries.empty()) continue;
+    const Instructions& code =
+        entries.at("fusor_p" + std::to_string(launch.phase));
+    Expect(code.waits_first, kernel, launch, "access before the wait", 1);
+    Expect(code.wide_global > 0, kernel, launch, "accesses of 16 bytes", 0);
+    Expect(code.local == 0, kernel, launch, "spills", code.local);
+    Expect(code.calls_in_loops == 0, kernel, launch, "calls in a loop",
+           code.calls_in_loops);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Steps, StepLint,
     ::testing::Values(Case{"ResNet50", "nvidia-h200", "resnet50-v1.5", 256,
-                           NormLowering::kKernels, 20 << 10},
+                           NormLowering::kKernels, 20 << 10, 0.12,
+                           /*disassembles=*/true},
+                      Case{"ResNet50Separate", "nvidia-h200", "resnet50-v1.5",
+                           256, NormLowering::kSeparate, 20 << 10},
+                      Case{"ResNet50Statistics", "nvidia-h200", "resnet50-v1.5",
+                           256, NormLowering::kStatistics, 20 << 10},
+                      Case{"ResNet50Gradients", "nvidia-h200", "resnet50-v1.5",
+                           256, NormLowering::kGradients, 20 << 10},
+                      Case{"ResNet50Prologues", "nvidia-h200", "resnet50-v1.5",
+                           256, NormLowering::kPrologues, 20 << 10},
                       Case{"ResNet50Joins", "nvidia-h200", "resnet50-v1.5", 256,
                            NormLowering::kJoins, 20 << 10},
                       Case{"ResNet50A100", "nvidia-a100", "resnet50-v1.5", 256,
