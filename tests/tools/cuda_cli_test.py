@@ -1,0 +1,56 @@
+"""Commands that launch steps on a GPU, on the fake CUDA plug-in (tests/fakes).
+
+    cuda_cli_test.py FUSOR BACKENDS
+"""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+FUSOR, BACKENDS = (pathlib.Path(a).resolve() for a in sys.argv[1:3])
+MODEL = ["--backend", "cuda", "--arch", "resnet20-cifar", "-b", "2",
+         "--num-classes", "10", "--image-size", "8", "--kernel-cache", "off"]
+STEPS = 8  # of warm-up and measurement
+
+
+class CudaTest(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def fusor(self, *args):
+        report = self.folder / "report.json"
+        done = subprocess.run(
+            [FUSOR, *args, "--json", report], capture_output=True, text=True,
+            check=False, env=dict(os.environ, FUSOR_BACKEND_DIR=str(BACKENDS)))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(report.read_text()), done.stdout
+
+    def bench(self, *args):
+        report, text = self.fusor(
+            "bench", *MODEL, "--warmup", "3", "--iterations", "5",
+            "--log-format", "dll", *args)
+        losses = re.findall(r"Iteration: (\d+)  train.loss : (\S+)", text)
+        self.assertGreater(report["images_per_second"], 0)
+        self.assertAlmostEqual(float(losses[-1][1]), report["loss"], places=4)
+        return losses
+
+    def test_bench_measures_each_step_of_a_graph(self):
+        losses = self.bench()
+        self.assertEqual([int(step) for step, _ in losses],
+                         list(range(1, STEPS + 1)))
+        # 2 steps alone, which are part of the warm-up, and 2 graphs of 3.
+        self.assertEqual(self.bench("--cuda-graph-steps", "3"), losses)
+        self.assertEqual(self.bench("--cuda-graph-steps", "8",
+                                    "--cuda-dependent-launch", "on"), losses)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
