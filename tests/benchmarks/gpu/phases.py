@@ -40,6 +40,7 @@ class Scale:
     step_arch: tuple = ("resnet18", "resnet50-v1.5")
     isolated: tuple = (("resnet18", 4, 32), ("resnet50-v1.5", 2, 64),
                        ("vgg16-bn", 2, 32))
+    isolate_parts: int = 4  # of the step that is measured
     vgg_batch: int = 128
 
 
@@ -50,7 +51,19 @@ def rehearsal(beside_torch):
                  image_size=32, classes=10, warmup=1, iterations=2,
                  dtypes=("bf16", "fp32"), rounds=2, small_arch=tiny, seeds=3,
                  step_arch=("resnet18",), isolated=((tiny, 2, 32),),
+                 isolate_parts=2,
                  vgg_batch=0)
+
+
+def kernel_cache(out):
+    """The compiled kernels among the results: the next call needs not compile
+    them again."""
+    return out / "cache"
+
+
+def choices_file(out, dtype):
+    """The autotune results among the results."""
+    return out / f"choices-{dtype}"
 
 
 class Plan:
@@ -62,6 +75,8 @@ class Plan:
         self.on_gpu = args.backend == "cuda"
         self.device = "cuda" if self.on_gpu else "cpu"
         self.scratch = args.scratch
+        self.kept = args.out
+        self.environment = {"FUSOR_CACHE_DIR": str(kernel_cache(args.out))}
         self.made = 0
 
     def all(self):
@@ -69,12 +84,14 @@ class Plan:
         speed, classes = self.speed(), self.classes()
         curves = self.curves()
         top = self.scale.dtypes[0]
-        units = [*self.smoke(), *self.ladder(), *isolated[:1],
+        real = self.isolated_at_real_sizes()
+        units = [*self.smoke(), *self.ladder(), *isolated[:1], *real["default"],
                  *speed["headline"], *speed["variants"], self.agree(), *classes[:1],
+                 *speed["peers"],
                  *(u for u in [*steps, *isolated] if u.name.endswith(top)),
                  *self.tests(), *self.same_bits(), *speed["tuned"],
                  *speed["rounds"], *curves[top], *self.memory()[:1],
-                 *isolated, *steps, *self.sanitizer(),
+                 *isolated, *real["lowerings"], *steps, *self.sanitizer(),
                  *(u for dtype in curves for u in curves[dtype]), *classes,
                  *self.memory(), *speed["grid"], *self.limits()]
         # Each where it stands first.
@@ -99,7 +116,7 @@ class Plan:
         path = self.folder().with_suffix(".json")
         place = ["--backend", self.args.backend] if backend else []
         job.run([*self.fusor, command, *place, *flags, "--json", path],
-                {"FUSOR_CACHE_DIR": str(self.scratch / "cache")}, accept)
+                self.environment, accept)
         if not path.exists():
             return None
         report = json.loads(path.read_text())
@@ -158,8 +175,8 @@ class Plan:
                    "-b", 2, "--dtype", dtype]
 
         def act(job, command, environment=None):
-            job.run(command, {"FUSOR_CACHE_DIR": str(self.scratch / "cache"),
-                              **(environment or {})}, whole=True)
+            job.run(command, {**self.environment, **(environment or {})},
+                    whole=True)
             return {}
 
         def libraries(job):
@@ -198,10 +215,33 @@ class Plan:
                                       ("backend",), most=300))
         return units
 
-    def isolate(self, job, arch, batch, size, dtype, more):
+    def isolated_at_real_sizes(self):
+        """{"default", "lowerings"}: the same for the step whose speed is
+        measured, a part of its kernels and calls per unit. The interpreter
+        computes each element in fp64 on all cores."""
+        s = self.scale
+        dtype, batch = s.dtypes[0], s.batches[0]
+
+        def parts(name, *more):
+            def act(job, part):
+                return self.isolate(job, s.arch, batch, s.image_size, dtype,
+                                    [*more, "--part", part], s.classes)
+            numbers = [f"{i + 1}/{s.isolate_parts}"
+                       for i in range(s.isolate_parts)]
+            return [Unit(f"isolate/{s.arch} {dtype} {batch}{name} part {part}",
+                         "isolate", 140, lambda job, p=part: act(job, p),
+                         ("backend",), most=540) for part in numbers]
+        lowerings = [name for name, _, needs in self.extra_variants(dtype)
+                     if "gpu" in needs and self.on_gpu]
+        return {"default": parts(""),
+                "lowerings": [u for name in lowerings[-1:]
+                              for u in parts(f" {name}", "--bn-lowering",
+                                             name.split("=")[1])]}
+
+    def isolate(self, job, arch, batch, size, dtype, more, classes=10):
         report = self.run_fusor(
             job, "isolate", "--arch", arch, "-b", batch, "--image-size", size,
-            "--num-classes", 10, "--dtype", dtype, *more, accept=(0, 1))
+            "--num-classes", classes, "--dtype", dtype, *more, accept=(0, 1))
         steps = report["steps"]
         bad = [s for s in steps if not s["ok"]]
         data = {"target": report["target"], "steps": len(steps),
@@ -250,8 +290,7 @@ class Plan:
         def program_file(job):
             file = self.folder().with_suffix(".fusor")
             job.run([*self.fusor, "compile", "--backend", self.args.backend,
-                     *steps[1:-2], *dtype, "-o", file],
-                    {"FUSOR_CACHE_DIR": str(self.scratch / "cache")})
+                     *steps[1:-2], *dtype, "-o", file], self.environment)
             expected = self.run_fusor(job, "train", *train, *dtype)
             got = self.run_fusor(job, "run", file, "--synthetic",
                                  "--iterations", 5, "--training-only",
@@ -278,6 +317,9 @@ class Plan:
             Unit(f"{same}/without CUDA graph", same, 20,
                  lambda job: twice(job, ["--cuda-graph", "off"]),
                  ("backend", "gpu")),
+            Unit(f"{same}/dependent launch", same, 20,
+                 lambda job: twice(job, ["--cuda-dependent-launch", "on"]),
+                 ("backend", "gpu", "dependent launch")),
             Unit(f"{same}/program file", same, 30, program_file, ("backend",)),
             Unit(f"{same}/fusion on and off", same, 30, eager, ("backend",))]
 
@@ -407,15 +449,18 @@ class Plan:
         return data
 
     def speed(self):
-        """{"headline", "rounds", "variants", "tuned", "grid"}: units that
-        measure one program once. Each round runs all programs of a cell, in an
-        order that rotates, so that a slow spell hits all alike."""
+        """{"headline", "variants", "peers", "rounds", "tuned", "grid"}: units
+        that measure one program once. Round 0 has fusor, then its variants, then
+        the peers. Each further round runs all programs of a cell, in an order
+        that rotates, so that a slow spell hits all alike."""
         s = self.scale
         top, dtype = s.batches[0], s.dtypes[0]
         peers = ["graph", "compile-graph", "eager", "compile"]
 
         def cell(batch, dtype, rounds, arch=None, fewer=False):
             programs = [self.bench("fusor", batch, dtype, arch=arch)]
+            if (batch, dtype) == (top, s.dtypes[0]) and rounds[0] > 0:
+                programs += self.with_choices(dtype)
             programs += [self.torch(v, batch, dtype, arch)
                          for v in (["graph", "compile-graph"] if fewer
                                    else peers)]
@@ -430,7 +475,10 @@ class Plan:
             rows = [self.bench("fusor fusion=off", top, dtype,
                                ["--fusion", "off"]),
                     self.bench("fusor without CUDA graph", top, dtype,
-                               ["--cuda-graph", "off"], ["gpu"])]
+                               ["--cuda-graph", "off"], ["gpu"]),
+                    self.bench("fusor dependent launch", top, dtype,
+                               ["--cuda-dependent-launch", "on"],
+                               ["gpu", "dependent launch"])]
             rows += [self.bench(f"fusor {name}", top, dtype, flags, needs)
                      for name, flags, needs in self.extra_variants(dtype)]
             return [self.speed_unit(s.arch, top, dtype, 0, row) for row in rows]
@@ -447,7 +495,8 @@ class Plan:
         if self.args.max_autotune:
             grid.append(self.speed_unit(
                 s.arch, top, dtype, 0, self.torch("max-autotune", top, dtype)))
-        return {"headline": cell(top, dtype, range(1)),
+        headline = cell(top, dtype, range(1))
+        return {"headline": headline[:1], "peers": headline[1:],
                 "rounds": cell(top, dtype, range(1, s.rounds)),
                 "variants": variants(dtype), "tuned": self.tuned(dtype),
                 "grid": grid}
@@ -482,15 +531,40 @@ class Plan:
 
     def tuned(self, dtype):
         """The tuner measures some thousand candidates in fp16, each for some
-        hundredths of a second."""
+        hundredths of a second. The results of an earlier run are used if there
+        are any."""
         if not (self.on_gpu and self.args.can_tune):
             return []
         s = self.scale
-        choices = self.scratch / f"choices-{dtype}"
-        program = self.bench("fusor tuned", s.batches[0], dtype,
-                             ["--tune", "--choices", choices], ["gpu"],
-                             seconds=300)
-        return [self.speed_unit(s.arch, s.batches[0], dtype, 0, program)]
+        file = choices_file(self.kept, dtype)
+        name, needs, seconds, act = self.bench(
+            "fusor tuned", s.batches[0], dtype, ["--tune", "--choices", file],
+            ["gpu"], seconds=300)
+
+        def tune(job):
+            if file.exists():
+                try:
+                    return self.bench_tuned(job, dtype)
+                except Failed:  # of another version of a library
+                    file.unlink()
+            return act(job)
+        return [self.speed_unit(s.arch, s.batches[0], dtype, 0,
+                                (name, needs, seconds, tune))]
+
+    def bench_tuned(self, job, dtype):
+        """Measures fusor with the autotune results of an earlier unit or run."""
+        file = choices_file(self.kept, dtype)
+        if not file.exists():
+            raise NotRun("not tuned yet")
+        *_, act = self.bench("", self.scale.batches[0], dtype,
+                             ["--choices", file])
+        return act(job)
+
+    def with_choices(self, dtype):
+        if not (self.on_gpu and self.args.can_tune):
+            return []
+        return [("fusor tuned", ("backend", "gpu"), 30,
+                 lambda job: self.bench_tuned(job, dtype))]
 
     @staticmethod
     def speed_unit(arch, batch, dtype, round_, program):

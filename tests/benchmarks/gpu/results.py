@@ -119,6 +119,23 @@ def class_tables(state):
     return lines
 
 
+def check_table(report):
+    lines = ["| phase | passed | failed | not run | still to run |",
+             "|---|---|---|---|---|"]
+    for phase in report["phases"]:
+        c = report["counts"].get(phase, {})
+        lines.append(f"| {phase} | {c.get('passed', 0)} | {c.get('failed', 0)} "
+                     f"| {c.get('not run', 0)} | {report['pending'][phase]} |")
+    return lines
+
+
+def tables(report):
+    """What is known so far, for a terminal."""
+    speeds = report["speeds"]
+    return ["", *check_table(report), "",
+            *(speed_table(speeds) + [""] if speeds else [])]
+
+
 def markdown(report):
     state = report["state"]
     lines = [f"# fusor on {report['subject']}", ""]
@@ -128,13 +145,7 @@ def markdown(report):
     lines += facts(report["machine"]) + ["", "Calls:", ""]
     lines += [f"- {call['date']}, {call['seconds']:.0f} s: `{call['command']}`"
               for call in state["calls"]]
-    lines += ["", "## What was checked", "",
-              "| phase | passed | failed | not run | still to run |",
-              "|---|---|---|---|---|"]
-    for phase in report["phases"]:
-        c = report["counts"].get(phase, {})
-        lines.append(f"| {phase} | {c.get('passed', 0)} | {c.get('failed', 0)} "
-                     f"| {c.get('not run', 0)} | {report['pending'][phase]} |")
+    lines += ["", "## What was checked", "", *check_table(report)]
     for status in ("failed", "not run"):
         found = [(n, r) for n, r in state["units"].items()
                  if r["status"] == status]

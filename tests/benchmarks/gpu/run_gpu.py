@@ -5,9 +5,11 @@ and JAX, and where does its time go?
     run_gpu.py --out OUT --limit 570             # as often as it exits with 75
 
 Needs Python 3.9 alone; what else there is (PyTorch, torchvision, JAX,
-compute-sanitizer) is used. Each call ends within --limit seconds and leaves
-state.json, results.json, results.md and log.txt in OUT. The next goes on from
-OUT/state.json, or from that of --state where OUT is emptied between calls.
+compute-sanitizer) is used. Each call ends within --limit seconds, prints a table
+of what is known so far, and leaves state.json, results.json, results.md, log.txt,
+compiled kernels (cache) and autotune results (choices-DTYPE) in OUT. The next
+call resumes from OUT/state.json, or from that of --state if OUT is emptied
+between calls.
 
 Exit codes: 0 all units are done and none has failed; 1 a unit has failed;
 2 an argument is wrong; 6 no GPU; 75 units are still to be run: call again.
@@ -18,6 +20,7 @@ import datetime
 import json
 import pathlib
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,6 +47,9 @@ def parse_arguments():
                         help="seconds that this call may take")
     parser.add_argument("--state", type=pathlib.Path,
                         help="state.json of the call before (OUT/state.json)")
+    parser.add_argument("--earlier", type=pathlib.Path, metavar="OUT",
+                        help="an earlier run's folder, whose compiled kernels and "
+                        "autotune results this run uses (that of --state)")
     parser.add_argument("--backend", default="cuda", choices=["cuda", "cpu"],
                         help="cpu: a rehearsal of it all on a small model")
     parser.add_argument("--fusor", help="the program (the bundle's or build/'s)")
@@ -96,13 +102,27 @@ def pick(all_units, only):
     return [u for u in all_units if not only or u.phase in only]
 
 
+def take_over(earlier, out):
+    """Copies the compiled kernels and autotune results that `out` lacks."""
+    if earlier is None or earlier.resolve() == out.resolve():
+        return
+    for path in [*phases.kernel_cache(earlier).rglob("*"),
+                 *earlier.glob(phases.choices_file(earlier, "*").name)]:
+        copy = out / path.relative_to(earlier)
+        if path.is_file() and not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+
+
 def save(args, state, here, chosen, pending):
     report = results.make_report(state, here, chosen, pending,
                                  args.backend != "cuda")
+    text = results.markdown(report)
     units.write_text(args.out / "state.json", json.dumps(state) + "\n")
     units.write_text(args.out / "results.json",
                      json.dumps(report, indent=1) + "\n")
-    units.write_text(args.out / "results.md", results.markdown(report))
+    units.write_text(args.out / "results.md", text)
+    return report
 
 
 def main():
@@ -129,8 +149,9 @@ def main():
     if args.list:
         print("\n".join(f"{u.name} ({u.seconds:.0f} s)" for u in chosen))
         return 0
-    args.out.mkdir(parents=True, exist_ok=True)
+    phases.kernel_cache(args.out).mkdir(parents=True, exist_ok=True)
     args.scratch.mkdir(parents=True, exist_ok=True)
+    take_over(args.earlier or (args.state and args.state.parent), args.out)
     call = {"date": here["date"], "command": shlex.join(sys.argv), "seconds": 0}
     state["calls"].append(call)
 
@@ -139,13 +160,13 @@ def main():
         waiting = (pending if pending is not None else
                    {u.name for u in chosen if not units.is_done(
                       state["units"].get(u.name), whole)})
-        save(args, state, here, chosen, waiting)
+        return save(args, state, here, chosen, waiting)
 
     here_and_state = {**here, "state": state}
     pending = units.run_units(chosen, state, here_and_state,
                               units.Log(args.out / "log.txt"), deadline, keep,
                               lambda line: print(line, flush=True), whole)
-    keep(pending)
+    print("\n".join(results.tables(keep(pending))))
     failed = [u.name for u in chosen
               if state["units"].get(u.name, {}).get("status") == units.FAILED]
     print(f"{len(chosen) - len(pending)} of {len(chosen)} units done, "

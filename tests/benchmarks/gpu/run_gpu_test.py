@@ -12,7 +12,7 @@ import unittest
 HERE = pathlib.Path(__file__).resolve().parent
 FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
 PYTHON = sys.argv.pop(1) if len(sys.argv) > 1 else sys.executable
-LEFT = {"state.json", "results.json", "results.md", "log.txt"}
+LEFT = {"state.json", "results.json", "results.md", "log.txt", "cache"}
 
 
 class RunGpuTest(unittest.TestCase):
@@ -50,6 +50,8 @@ class RunGpuTest(unittest.TestCase):
                                        "sanitizer")
         self.assertEqual(status["smoke/fp32"], "passed")
         self.assertEqual(status["isolate/resnet20-cifar bf16"], "passed")
+        real = [s for n, s in status.items() if n.endswith(("1/2", "2/2"))]
+        self.assertEqual(real, ["passed"] * 2)
         self.assertEqual(status["same bits/program file"], "passed")
         self.assertEqual(status["same bits/fusion on and off"], "passed")
         self.assertEqual(status["same bits/without CUDA graph"], "not run")

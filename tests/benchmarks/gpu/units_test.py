@@ -1,6 +1,7 @@
 """The order, limits and records of units, with programs of the shell in place
 of fusor."""
 
+import argparse
 import contextlib
 import json
 import pathlib
@@ -13,7 +14,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import judge  # noqa: E402
+import phases  # noqa: E402
 import results  # noqa: E402
+import run_gpu  # noqa: E402
 import units  # noqa: E402
 
 
@@ -166,6 +169,108 @@ class UnitsTest(unittest.TestCase):
             units.load_state(path, {"device": "B", "backend": "cpu"})
         self.assertEqual([p.name for p in self.folder.iterdir()
                           if "state" in p.name], ["state.json"])
+
+
+# In place of fusor on a GPU: notes its arguments, and rejects autotune results
+# that are not its own.
+FAKE_FUSOR = """#!/bin/sh
+echo "$FUSOR_CACHE_DIR $*" >> {log}
+tune=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --tune) tune=1 ;;
+    --choices) choices=$2 ;;
+    --json) json=$2 ;;
+  esac
+  shift
+done
+if [ -n "$tune" ]; then echo mine > "$choices"
+elif [ -n "$choices" ] && [ "$(cat "$choices")" != mine ]; then exit 2; fi
+echo '{{"loss": 1, "images_per_second": 2, "target": "", "steps": []}}' > "$json"
+"""
+
+
+class PlanTest(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        fusor = self.folder / "fusor"
+        fusor.write_text(FAKE_FUSOR.format(log=self.folder / "log"))
+        fusor.chmod(0o755)
+
+    def plan(self, out):
+        args = argparse.Namespace(
+            fusor=str(self.folder / "fusor"), backend="cuda", data=None,
+            out=self.folder / out, scratch=self.folder, python=sys.executable,
+            tests=None, can_tune=True, can_find_batch=True,
+            max_autotune=False, lowerings=("kernels", "joins"))
+        args.out.mkdir(exist_ok=True)
+        return phases.Plan(args, phases.Scale())
+
+    def act(self, plan, name):
+        """What fusor was called with."""
+        log = self.folder / "log"
+        log.unlink(missing_ok=True)
+        unit, = (u for u in plan.all() if u.name == name)
+        with contextlib.closing(units.Log(self.folder / "log.txt")) as text:
+            unit.action(units.Job({}, text, time.monotonic() + 60, unit))
+        return log.read_text().splitlines()
+
+    def test_all_lowerings_and_classes_come_before_any_peer(self):
+        names = [u.name for u in self.plan("out").all()]
+        cell = "speed/resnet50-v1.5 fp16 256/"
+        order = ["smoke/fp16", "isolate/resnet18 fp16",
+                 "isolate/resnet50-v1.5 fp16 256 part 4/4", f"{cell}fusor/0",
+                 f"{cell}fusor bn-lowering=joins/0", "agree/losses of fp16",
+                 "classes/resnet50-v1.5 fp16 256", f"{cell}torch graph/0",
+                 f"{cell}torch compile-graph/0", f"{cell}jax/0"]
+        self.assertEqual(sorted(order, key=names.index), order)
+        first_peer = min(i for i, n in enumerate(names) if "/torch" in n)
+        self.assertEqual([n for n in names[first_peer:] if n.startswith(
+            f"{cell}fusor bn-lowering")], [])
+
+    def test_each_kernel_of_the_measured_step_is_isolated(self):
+        plan = self.plan("out")
+        for name, lowering in (("", ""), (" bn-lowering=joins", "joins")):
+            for i in (1, 2, 3, 4):
+                line, = self.act(
+                    plan,
+                    f"isolate/resnet50-v1.5 fp16 256{name} part {i}/4")
+                self.assertIn("-b 256 --image-size 224 --num-classes 1000",
+                              line)
+                self.assertIn(f"--part {i}/4", line)
+                self.assertEqual("--bn-lowering joins" in line, bool(lowering))
+
+    def test_what_was_tuned_and_compiled_is_taken_up(self):
+        name = "speed/resnet50-v1.5 fp16 256/fusor tuned/"
+        first = self.plan("first")
+        with self.assertRaisesRegex(units.NotRun, "not tuned yet"):
+            self.act(first, f"{name}1")
+        line, = self.act(first, f"{name}0")
+        self.assertIn(f"{self.folder}/first/cache bench ", line)
+        self.assertIn(f"--tune --choices {self.folder}/first/choices-fp16", line)
+        for round_ in (0, 1):
+            line, = self.act(first, f"{name}{round_}")
+            self.assertIn(f"--choices {self.folder}/first/choices-fp16", line)
+            self.assertNotIn("--tune", line)
+        (self.folder / "first/cache/sub").mkdir(parents=True)
+        (self.folder / "first/cache/sub/kernel").write_text("code")
+        run_gpu.take_over(self.folder / "first", self.folder / "second")
+        self.assertEqual((self.folder / "second/cache/sub/kernel").read_text(),
+                         "code")
+        line, = self.act(self.plan("second"), f"{name}0")
+        self.assertIn("second/choices-fp16", line)
+        self.assertNotIn("--tune", line)
+
+    def test_results_of_other_libraries_are_tuned_anew(self):
+        plan = self.plan("out")
+        (self.folder / "out/choices-fp16").write_text("other")
+        used, tuned = self.act(plan,
+                               "speed/resnet50-v1.5 fp16 256/fusor tuned/0")
+        self.assertNotIn("--tune", used)
+        self.assertIn("--tune", tuned)
 
 
 class ResultsTest(unittest.TestCase):

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "codegen/compiler.h"
@@ -28,6 +29,7 @@ struct IsolateFlags {
   std::string inputs;
   double tolerance = 0;
   uint64_t seed = 0;
+  std::string part = "1/1";
   size_t top = 20;
   std::string json;
 };
@@ -46,6 +48,30 @@ std::vector<IsolatedStep> RunOnInputs(const codegen::CompiledProgram& program,
   return {inspect::CompareStep(program.plan, *program.graph, 0,
                                inspect::ReadInputs(flags.inputs, *alone),
                                device, {.tolerance = flags.tolerance})};
+}
+
+// Throws kUsage unless --part is I/N with 1 <= I <= N.
+inspect::IsolateOptions OptionsOf(const IsolateFlags& flags) {
+  inspect::IsolateOptions options{.seed = flags.seed,
+                                  .tolerance = flags.tolerance,
+                                  .threads = flags.compile.threads};
+  const size_t slash = flags.part.find('/');
+  const auto number = [&](size_t begin, size_t end) {
+    size_t value = 0;
+    const char* last = flags.part.data() + end;
+    const auto [stop, error] =
+        std::from_chars(flags.part.data() + begin, last, value);
+    return error == std::errc() && stop == last ? value : 0;
+  };
+  const size_t end = flags.part.size();
+  const size_t part = slash < end ? number(0, slash) : 0;
+  options.parts = slash < end ? number(slash + 1, end) : 0;
+  FUSOR_CHECK(part >= 1 && part <= options.parts, kUsage,
+              "--part {}: expected I/N with 1 <= I <= N", flags.part);
+  FUSOR_CHECK(options.parts == 1 || flags.inputs.empty(), kUsage,
+              "--part and --inputs: expected one of them");
+  options.part = part - 1;
+  return options;
 }
 
 void Print(FILE* text, const std::vector<IsolatedStep>& steps, size_t top) {
@@ -85,6 +111,7 @@ json ToJson(const std::vector<IsolatedStep>& steps) {
 void RunIsolate(const IsolateFlags& flags) {
   FILE* text = TextStream({flags.json, flags.compile.dump.to});
   CheckOutput("--json", flags.json);
+  const inspect::IsolateOptions isolate = OptionsOf(flags);
   const auto dumper = OpenDumper(flags.compile.dump);
   runtime::Backend& backend = runtime::LoadBackend(flags.compile.backend);
   const runtime::BackendOptions options{.threads = flags.compile.threads,
@@ -99,11 +126,9 @@ void RunIsolate(const IsolateFlags& flags) {
       std::move(source.graph), source.kind, *compiler, compile);
   const auto device = backend.OpenDevice(0, options);
   const std::vector<IsolatedStep> steps =
-      flags.inputs.empty()
-          ? inspect::IsolateSteps(
-                program.plan, *program.graph, *device,
-                {.seed = flags.seed, .tolerance = flags.tolerance})
-          : RunOnInputs(program, *device, flags);
+      flags.inputs.empty() ? inspect::IsolateSteps(program.plan, *program.graph,
+                                                   *device, isolate)
+                           : RunOnInputs(program, *device, flags);
   Print(text, steps, flags.top);
   WriteJson(flags.json, {{"program", program.plan.name},
                          {"target", program.plan.target},
@@ -140,6 +165,11 @@ void AddIsolate(CLI::App& app, Run* run) {
   command->add_option("--seed", flags->seed, "Seed for random operands")
       ->capture_default_str()
       ->check(WholeNumber(0));
+  command
+      ->add_option("--part", flags->part,
+                   "Check only part I of N of the kernels and calls")
+      ->type_name("I/N")
+      ->capture_default_str();
   command
       ->add_option("--top", flags->top, "Number of lines to print, worst first")
       ->capture_default_str()

@@ -5,11 +5,14 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <thread>
 
 #include "ir/interpreter/host_tensor.h"
 #include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "ir/support/host_memory.h"
+#include "ir/support/parallel_for.h"
 #include "ir/support/philox.h"
 #include "ir/target/target.h"
 #include "runtime/poison.h"
@@ -304,17 +307,24 @@ void Compare(const Tensor& actual, const References& references, size_t r,
   worst.max_ulp = ulp;
 }
 
-}  // namespace
+// --- A step -----------------------------------------------------------------
 
-std::vector<Tensor> RandomOperands(const Plan& plan, const ir::Graph& graph,
-                                   size_t step, uint64_t seed) {
+// Operands of a step, and the interpreter's results for them.
+struct Drawn {
+  std::vector<Tensor> operands;
+  std::vector<Tensor> typed;
+};
+
+Drawn Draw(const Plan& plan, const ir::Graph& graph, size_t step,
+           uint64_t seed) {
   const Step& s = plan.steps[step];
   const ir::Node* node = NodeOfStep(graph, s);
   const auto alone = GraphOfStep(plan, s, node);
   const std::vector<int> first = FirstOfBuffer(plan, s, node);
-  std::vector<Tensor> operands;
+  Drawn drawn;
   for (const Range range :
        {Range::kSigned, Range::kVectorsPositive, Range::kPositive}) {
+    std::vector<Tensor>& operands = drawn.operands;
     operands.clear();
     for (size_t i = 0; i < alone->inputs().size(); ++i) {
       const ir::TensorType& type = alone->input(i)->type();
@@ -328,61 +338,84 @@ std::vector<Tensor> RandomOperands(const Plan& plan, const ir::Graph& graph,
       operands.push_back(positions ? *std::move(positions)
                                    : RandomOperand(type, key, range));
     }
-    if (AllFinite(ir::Interpret(*alone, operands, ir::EvalMode::kTyped))) break;
+    drawn.typed = ir::Interpret(*alone, operands, ir::EvalMode::kTyped);
+    if (AllFinite(drawn.typed)) break;
   }
-  return operands;
+  return drawn;
 }
 
-std::vector<Tensor> RunStepAlone(const Plan& plan, const ir::Graph& graph,
-                                 size_t step, std::span<const Tensor> inputs,
-                                 runtime::Device& device) {
+using Bytes = std::vector<uint8_t>;
+
+// Returns the operands of the step's graph as the device stores them.
+std::vector<Bytes> Pack(const Plan& plan, const ir::Graph& graph, size_t step,
+                        std::span<const Tensor> inputs) {
   const Step& s = plan.steps[step];
-  FUSOR_CHECK(s.kind != StepKind::kCollective, kGraph,
-              "step {}: a collective cannot run alone", s.name);
   const ir::Node* node = NodeOfStep(graph, s);
+  const StepValues values = ValuesOfStep(plan, s);
+  std::vector<Tensor> operands =
+      OperandTensors(inputs, InputsOfOperands(plan, s, node));
+  std::vector<Bytes> packed;
+  for (size_t i = 0; i < values.operands.size(); ++i) {
+    packed.push_back(
+        codegen::Packed(plan.buffers[values.operands[i]],
+                        ir::TensorBytes({OperandType(plan, s, node, i),
+                                         std::move(operands[i].data)})));
+  }
+  return packed;
+}
+
+// Runs the step and returns its results as the device stores them.
+std::vector<Bytes> RunPacked(const Plan& plan, size_t step,
+                             std::span<const Bytes> operands,
+                             runtime::Device& device) {
+  const Step& s = plan.steps[step];
   const auto executable = s.kind == StepKind::kLaunch
                               ? device.LoadKernel(plan.kernels[s.index])
                               : device.LoadCall(plan.calls[s.index]);
   const StepValues values = ValuesOfStep(plan, s);
   const auto stream = device.CreateStream();
-  const std::vector<Tensor> operands =
-      OperandTensors(inputs, InputsOfOperands(plan, s, node));
   StepMemory memory(plan, s, device);
   // Poisons the memory: results that the step does not write, and memory that
   // it reads outside its operands, are NaN.
   memory.Poison(*stream);
-  for (size_t i = 0; i < values.operands.size(); ++i) {
-    const auto bytes = codegen::Packed(
-        plan.buffers[values.operands[i]],
-        ir::TensorBytes({OperandType(plan, s, node, i), operands[i].data}));
-    stream->CopyToDevice(memory.OfBuffer(values.operands[i]), bytes.data(),
-                         bytes.size());
+  for (size_t i = 0; i < operands.size(); ++i) {
+    stream->CopyToDevice(memory.OfBuffer(values.operands[i]),
+                         operands[i].data(), operands[i].size());
   }
   stream->Launch(*executable, memory.args().data(), memory.args().size());
   stream->Synchronize();
-  std::vector<Tensor> results;
-  for (size_t i = 0; i < values.results.size(); ++i) {
-    const ir::TensorType& type = ResultType(plan, s, node, i);
-    const codegen::Buffer& buffer = plan.buffers[values.results[i]];
-    std::vector<uint8_t> bytes(static_cast<size_t>(buffer.bytes));
-    stream->CopyToHost(bytes.data(), memory.OfBuffer(values.results[i]),
-                       bytes.size());
+  std::vector<Bytes> results;
+  for (const int result : values.results) {
+    Bytes bytes(static_cast<size_t>(plan.buffers[result].bytes));
+    stream->CopyToHost(bytes.data(), memory.OfBuffer(result), bytes.size());
     stream->Synchronize();
-    results.push_back(
-        ir::LoadTensor(type, codegen::Unpacked(buffer, std::move(bytes))));
+    results.push_back(std::move(bytes));
   }
   return results;
 }
 
-IsolatedStep CompareStep(const Plan& plan, const ir::Graph& graph, size_t step,
-                         std::span<const Tensor> inputs,
-                         runtime::Device& device,
-                         const IsolateOptions& options) {
+std::vector<Tensor> Unpack(const Plan& plan, const ir::Graph& graph,
+                           size_t step, std::vector<Bytes> results) {
+  const Step& s = plan.steps[step];
+  const ir::Node* node = NodeOfStep(graph, s);
+  const StepValues values = ValuesOfStep(plan, s);
+  std::vector<Tensor> tensors;
+  for (size_t i = 0; i < results.size(); ++i) {
+    tensors.push_back(
+        ir::LoadTensor(ResultType(plan, s, node, i),
+                       codegen::Unpacked(plan.buffers[values.results[i]],
+                                         std::move(results[i]))));
+  }
+  return tensors;
+}
+
+IsolatedStep CompareResults(const Plan& plan, const ir::Graph& graph,
+                            size_t step, std::span<const Tensor> inputs,
+                            References references,
+                            std::span<const Tensor> actual,
+                            const IsolateOptions& options) {
   const Step& s = plan.steps[step];
   const auto alone = GraphOfStep(plan, s, NodeOfStep(graph, s));
-  References references{ir::Interpret(*alone, inputs, ir::EvalMode::kTyped),
-                        {}};
-  const auto actual = RunStepAlone(plan, graph, step, inputs, device);
   const Exactness exactness = ExactnessOf(plan, s, *alone);
   IsolatedStep result;
   result.step = step;
@@ -408,25 +441,136 @@ IsolatedStep CompareStep(const Plan& plan, const ir::Graph& graph, size_t step,
   return compare();
 }
 
-std::vector<IsolatedStep> IsolateSteps(const Plan& plan, const ir::Graph& graph,
-                                       runtime::Device& device,
-                                       const IsolateOptions& options) {
-  std::vector<IsolatedStep> results;
+// --- Many steps -------------------------------------------------------------
+
+// A distinct kernel or call on its way from operands to its errors.
+struct Check {
+  size_t step;
+  int64_t launches = 1;
+  int64_t host_bytes = 0;  // estimated peak
+  Drawn drawn;
+  std::vector<Bytes> packed;  // operands, then results
+  IsolatedStep result;
+};
+
+// Returns the host memory that checking the step needs: tensors have 8 bytes
+// per element, and a few of a fusion's values are alive at once.
+int64_t HostBytes(const Plan& plan, const ir::Graph& graph, size_t step) {
+  constexpr int64_t kAlive = 4;
+  const Step& s = plan.steps[step];
+  const auto alone = GraphOfStep(plan, s, NodeOfStep(graph, s));
+  int64_t elements = 0;
+  int64_t largest = 0;
+  for (const ir::Input& input : alone->inputs()) {
+    elements += 2 * input.value->type().num_elements();
+  }
+  for (const ir::Output& output : alone->outputs()) {
+    elements += 3 * output.value->type().num_elements();
+  }
+  VisitNodes(*alone, [&](const ir::Node& node) {
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      largest = std::max(largest, node.output(i)->type().num_elements());
+    }
+  });
+  return 8 * (elements + kAlive * largest);
+}
+
+std::vector<Check> ChecksOf(const Plan& plan, const ir::Graph& graph,
+                            const IsolateOptions& options) {
+  std::vector<Check> checks;
   std::map<std::pair<StepKind, int>, size_t> known;
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
     if (step.kind == StepKind::kCollective) continue;
     if (options.calls_only && step.kind != StepKind::kLibrary) continue;
     const auto [it, added] =
-        known.try_emplace({step.kind, step.index}, results.size());
-    if (!added) {
-      ++results[it->second].launches;
-      continue;
+        known.try_emplace({step.kind, step.index}, checks.size());
+    if (added) {
+      checks.push_back({.step = i});
+    } else {
+      ++checks[it->second].launches;
     }
-    results.push_back(CompareStep(
-        plan, graph, i, RandomOperands(plan, graph, i, options.seed + i),
-        device, options));
   }
+  std::vector<Check> part;
+  for (size_t i = options.part; i < checks.size(); i += options.parts) {
+    checks[i].host_bytes = HostBytes(plan, graph, checks[i].step);
+    part.push_back(std::move(checks[i]));
+  }
+  return part;
+}
+
+}  // namespace
+
+std::vector<Tensor> RandomOperands(const Plan& plan, const ir::Graph& graph,
+                                   size_t step, uint64_t seed) {
+  return Draw(plan, graph, step, seed).operands;
+}
+
+std::vector<Tensor> RunStepAlone(const Plan& plan, const ir::Graph& graph,
+                                 size_t step, std::span<const Tensor> inputs,
+                                 runtime::Device& device) {
+  FUSOR_CHECK(plan.steps[step].kind != StepKind::kCollective, kGraph,
+              "step {}: a collective cannot run alone", plan.steps[step].name);
+  return Unpack(plan, graph, step,
+                RunPacked(plan, step, Pack(plan, graph, step, inputs), device));
+}
+
+IsolatedStep CompareStep(const Plan& plan, const ir::Graph& graph, size_t step,
+                         std::span<const Tensor> inputs,
+                         runtime::Device& device,
+                         const IsolateOptions& options) {
+  const Step& s = plan.steps[step];
+  const auto alone = GraphOfStep(plan, s, NodeOfStep(graph, s));
+  return CompareResults(
+      plan, graph, step, inputs,
+      {ir::Interpret(*alone, inputs, ir::EvalMode::kTyped), {}},
+      RunStepAlone(plan, graph, step, inputs, device), options);
+}
+
+std::vector<IsolatedStep> IsolateSteps(const Plan& plan, const ir::Graph& graph,
+                                       runtime::Device& device,
+                                       const IsolateOptions& options) {
+  std::vector<Check> checks = ChecksOf(plan, graph, options);
+  // Steps of similar size share a group, which ends when its largest step does.
+  std::vector<Check*> order;
+  for (Check& check : checks) order.push_back(&check);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Check* a, const Check* b) {
+                     return a->host_bytes > b->host_bytes;
+                   });
+  const auto budget = static_cast<int64_t>(runtime::FreeHostBytes() / 2);
+  const size_t threads =
+      options.threads > 0 ? static_cast<size_t>(options.threads)
+                          : std::max(1U, std::thread::hardware_concurrency());
+  for (size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+    int64_t bytes = 0;
+    while (end < order.size() && end - begin < threads &&
+           (end == begin || bytes + order[end]->host_bytes <= budget)) {
+      bytes += order[end++]->host_bytes;
+    }
+    const std::span group(&order[begin], end - begin);
+    const auto for_each = [&](const std::function<void(Check&)>& act) {
+      ParallelFor(group.size(), options.threads,
+                  [&](size_t i) { act(*group[i]); });
+    };
+    for_each([&](Check& c) {
+      c.drawn = Draw(plan, graph, c.step, options.seed + c.step);
+      c.packed = Pack(plan, graph, c.step, c.drawn.operands);
+    });
+    for (Check* c : group) {
+      c->packed = RunPacked(plan, c->step, c->packed, device);
+    }
+    for_each([&](Check& c) {
+      c.result = CompareResults(
+          plan, graph, c.step, c.drawn.operands, {std::move(c.drawn.typed), {}},
+          Unpack(plan, graph, c.step, std::move(c.packed)), options);
+      c.result.launches = c.launches;
+      c.drawn = {};
+      c.packed = {};
+    });
+  }
+  std::vector<IsolatedStep> results;
+  for (Check& check : checks) results.push_back(std::move(check.result));
   const auto ratio = [](const IsolatedStep& s) {
     return s.tolerance > 0 ? s.error / s.tolerance : s.error;
   };

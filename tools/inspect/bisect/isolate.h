@@ -20,6 +20,12 @@ struct IsolateOptions {
   uint64_t seed = 0;
   double tolerance = 0;     // 0: from dtype and reduction length
   bool calls_only = false;  // skip kernels
+  // Distinct kernels and calls to check: those whose number in plan order is
+  // `part` modulo `parts`.
+  size_t part = 0;
+  size_t parts = 1;
+  // Threads that interpret steps, as memory permits; 0: one per core.
+  int threads = 0;
 };
 
 // The error of a step's results against the interpreter.
@@ -43,7 +49,8 @@ struct IsolatedStep {
 };
 
 // Returns one entry per distinct kernel and call of the plan, ordered by
-// descending error / tolerance. `graph`: the plan's.
+// descending error / tolerance. `graph`: the plan's. Interprets several steps
+// at once and runs them on the device one by one.
 std::vector<IsolatedStep> IsolateSteps(const codegen::Plan& plan,
                                        const ir::Graph& graph,
                                        runtime::Device& device,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "codegen/compiler.h"
 #include "ir/op.h"
@@ -58,6 +59,29 @@ TEST_F(IsolateTest, EveryStepOfACorrectProgramIsWithinItsTolerance) {
     }
     EXPECT_EQ(launches, static_cast<int64_t>(program.plan.steps.size()));
   }
+}
+
+// A step does not depend on those that are interpreted at the same time.
+TEST_F(IsolateTest, PartsAndThreadsGiveTheSameErrors) {
+  const auto program = Compile(test::SmallResNet());
+  const auto isolate = [&](const IsolateOptions& options) {
+    std::map<size_t, std::pair<double, int64_t>> errors;
+    for (const IsolatedStep& step :
+         IsolateSteps(program.plan, *program.graph, *device_, options)) {
+      errors[step.step] = {step.max_abs, step.launches};
+    }
+    return errors;
+  };
+  const auto expected = isolate({.threads = 1});
+  EXPECT_EQ(isolate({.threads = 3}), expected);
+  std::map<size_t, std::pair<double, int64_t>> all;
+  for (size_t part = 0; part < 3; ++part) {
+    const auto some = isolate({.part = part, .parts = 3});
+    EXPECT_NEAR(static_cast<double>(some.size()),
+                static_cast<double>(expected.size()) / 3, 1);
+    all.insert(some.begin(), some.end());
+  }
+  EXPECT_EQ(all, expected);
 }
 
 // Rounded once, a result is not far off, however long the sum was.
