@@ -133,8 +133,7 @@ std::vector<Priority> Priorities(const Graph& graph) {
 }
 
 // Schedules by priority among nodes whose operands are ready, then by position.
-// Returns true if that moved a node.
-bool OrderByPriority(Graph& graph) {
+void OrderByPriority(Graph& graph) {
   const std::vector<Priority> priorities = Priorities(graph);
   const size_t n = graph.nodes().size();
   std::vector<size_t> waiting(n, 0);
@@ -150,18 +149,15 @@ bool OrderByPriority(Graph& graph) {
     if (waiting[at] == 0) ready.emplace(priorities[at], at);
   }
   std::vector<Node*> order;
-  bool moved = false;
   while (!ready.empty()) {
     const size_t at = ready.begin()->second;
     ready.erase(ready.begin());
-    moved = moved || at != order.size();
     order.push_back(graph.nodes()[at].get());
     for (size_t reader : readers[at]) {
       if (--waiting[reader] == 0) ready.emplace(priorities[reader], reader);
     }
   }
-  if (moved) graph.Reorder(order);
-  return moved;
+  graph.Reorder(order);
 }
 
 bool AreAlike(const Node& a, const Node& b) {
@@ -183,8 +179,8 @@ class Buckets {
     }
   }
 
-  bool Join() {
-    if (sums_.empty()) return false;
+  void Join() {
+    if (sums_.empty()) return;
     const PassOptions& options = context_.options();
     BucketPolicy policy = options.buckets;
     for (const Node* sum : sums_) {
@@ -192,7 +188,6 @@ class Buckets {
           policy.element_bytes, ir::DTypeSize(sum->input(0)->type().dtype));
     }
     int64_t collectives = 0;
-    bool joined = false;
     const CollectiveCost cost = options.shard_optimizer
                                     ? options.collective_cost.Half()
                                     : options.collective_cost;
@@ -212,12 +207,10 @@ class Buckets {
           continue;
         }
         if (part.size() > 1) JoinCollectives(graph_, part);
-        joined = joined || part.size() > 1;
         ++collectives;
       }
     }
     context_.counters()["gradient_buckets"] = collectives;
-    return joined;
   }
 
  private:
@@ -279,7 +272,7 @@ std::vector<const Node*> BucketsRead(const Graph& graph) {
 
 // Joins the all-gathers of shards that the updates of one bucket write, and
 // before them the all-gathers of each rank's norms.
-bool JoinGathers(Graph& graph) {
+void JoinGathers(Graph& graph) {
   const std::vector<const Node*> buckets = BucketsRead(graph);
   // Keyed by the bucket's position. Scalars are separate from shards, which
   // depend on them.
@@ -300,7 +293,6 @@ bool JoinGathers(Graph& graph) {
     joined = true;
   }
   if (joined) graph.SortTopologically();
-  return joined;
 }
 
 // --- All-gathers of parameters -----------------------------------------------
@@ -404,12 +396,12 @@ void Record(const std::vector<Gather>& bucket, PassContext& context) {
 // (GathersParameters) and sorts them in the order of need. Uses the partition
 // for gradients with time reversed: a collective that must end when its first
 // parameter is needed corresponds to one that starts when its last gradient is
-// ready. Returns true if there are any.
-bool BucketGathers(Graph& graph, PassContext& context) {
+// ready.
+void BucketGathers(Graph& graph, PassContext& context) {
   double end = 0;
   const std::vector<Gather> gathers =
       InOrderOfNeed(graph, context.target().target(), end);
-  if (gathers.empty()) return false;
+  if (gathers.empty()) return;
   std::vector<Node*> order;
   for (const std::vector<Gather>& bucket :
        Cut(gathers, end, context.options())) {
@@ -422,7 +414,12 @@ bool BucketGathers(Graph& graph, PassContext& context) {
     if (!GathersParameters(graph, *node)) order.push_back(node.get());
   }
   graph.SortTopologically(order);
-  return true;
+}
+
+std::vector<const Node*> Order(const Graph& graph) {
+  std::vector<const Node*> order;
+  for (const auto& node : graph.nodes()) order.push_back(node.get());
+  return order;
 }
 
 }  // namespace
@@ -434,11 +431,12 @@ bool BucketGradients(Graph& graph, PassContext& context) {
         return node->HasTrait(ir::OpTrait::kCollective);
       });
   if (!collectives) return false;
-  bool changed = OrderByPriority(graph);
-  changed |= Buckets(graph, context).Join();
-  changed |= JoinGathers(graph);
-  changed |= BucketGathers(graph, context);
-  return changed;
+  const std::vector<const Node*> before = Order(graph);
+  OrderByPriority(graph);
+  Buckets(graph, context).Join();
+  JoinGathers(graph);
+  BucketGathers(graph, context);
+  return Order(graph) != before;
 }
 
 }  // namespace fusor::passes

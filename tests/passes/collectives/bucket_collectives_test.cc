@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "ir/graph.h"
 #include "passes/passes.h"
 #include "tests/testing/bare_target.h"
 #include "tests/testing/graph_text.h"
@@ -239,6 +240,22 @@ TEST(BucketGradients, LeavesOneRankAlone) {
   PassOptions options = Ranks("one");
   options.world_size = 1;
   EXPECT_FALSE(test::RunPass(BucketGradients, *graph, options));
+}
+
+// The only all_gather is first already.
+TEST(BucketGradients, SaysThatItChangedNothing) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %x = data : f32[8,4]
+    %w = weight : f32[4,4]
+    %"shard/w" = optimizer_state {init="constant", shard_of="w", value=0.0} : f32[8]
+    %all = all_gather(%"shard/w") {ranks=2} : f32[2,8]
+    %n = reshape(%all) {shape=[4,4]} : f32[4,4]
+    %y = matmul(%x, %n) : f32[8,4]
+    return %y as "y", %n as "w" -> %w
+  })");
+  const auto before = graph->Clone();
+  EXPECT_FALSE(test::RunPass(BucketGradients, *graph, Ranks("one")));
+  EXPECT_TRUE(ir::SameGraph(*before, *graph));
 }
 
 // Two buckets of three updates each in two groups: a launch for each group of
