@@ -119,6 +119,19 @@ void SetUnlessSet(const std::string& name, const std::string& value) {
   setenv(name.c_str(), value.c_str(), /*replace=*/0);
 }
 
+TemporarySetting::TemporarySetting(std::string name, const std::string& value,
+                                   const std::string& stronger) {
+  if (getenv(name.c_str()) != nullptr || getenv(stronger.c_str()) != nullptr) {
+    return;
+  }
+  setenv(name.c_str(), value.c_str(), /*replace=*/0);
+  name_ = std::move(name);
+}
+
+TemporarySetting::~TemporarySetting() {
+  if (!name_.empty()) unsetenv(name_.c_str());
+}
+
 std::string CacheDirectory() {
   if (std::string own = Environment("FUSOR_CACHE_DIR"); !own.empty()) {
     return own;

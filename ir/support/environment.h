@@ -47,6 +47,21 @@ std::vector<std::string> EnvironmentWith(
 // settings at load time. Call it before any thread reads the environment.
 void SetUnlessSet(const std::string& name, const std::string& value);
 
+// Sets a variable of the process as long as the object exists, for a library
+// that reads it when it is loaded. Does nothing if the variable, or `stronger`,
+// another one that decides the same, is set.
+class TemporarySetting {
+ public:
+  TemporarySetting(std::string name, const std::string& value,
+                   const std::string& stronger);
+  ~TemporarySetting();
+  TemporarySetting(const TemporarySetting&) = delete;
+  TemporarySetting& operator=(const TemporarySetting&) = delete;
+
+ private:
+  std::string name_;  // empty: nothing was set
+};
+
 // Returns the folder for disposable files (compiled kernels): FUSOR_CACHE_DIR,
 // else fusor/ in $XDG_CACHE_HOME or $HOME/.cache. Does not create it. Returns
 // "" if none of them is set; nothing can be cached then.

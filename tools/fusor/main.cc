@@ -16,12 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
 #include "runtime/backend/backend.h"
 #include "runtime/backend/backend_loader.h"
-#include "runtime/host_load.h"
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/output/terminal.h"
@@ -109,21 +107,10 @@ void KeepStandardStreams() {
   }
 }
 
-// Makes waiting threads sleep on a loaded machine. A spinning thread can occupy
-// the core that the thread it waits for needs. A step can then take 20 times as
-// long. Call before a backend loads OpenMP, which reads the variable once.
-void WaitPassivelyUnderLoad() {
-  constexpr double kLoaded = 0.2;
-  if (runtime::CpuPressure() > kLoaded) {
-    SetUnlessSet("OMP_WAIT_POLICY", "passive");
-  }
-}
-
 int Main(std::vector<std::string> args) {
   KeepStandardStreams();
   ReplaceStandardStreams([] { Stop(SIGPIPE); });
   WatchStopSignals();
-  WaitPassivelyUnderLoad();
   CLI::App app("", "fusor");
   Run run;
   AddCommands(app, FUSOR_PROGRAM, &run);

@@ -56,6 +56,29 @@ TEST(Environment, WhatIsSetStaysAsItIs) {
   unsetenv("A_LIBRARYS_SETTING");
 }
 
+TEST(Environment, TemporarySettingsYieldToTheUsers) {
+  const auto value = [](const char* user, const char* stronger) {
+    for (const auto& [name, set] :
+         {std::pair("A_SETTING", user), std::pair("A_STRONGER", stronger)}) {
+      set == nullptr ? unsetenv(name) : setenv(name, set, 1);
+    }
+    std::string during;
+    {
+      const TemporarySetting setting("A_SETTING", "ours", "A_STRONGER");
+      const char* read = std::getenv("A_SETTING");
+      during = read == nullptr ? "none" : read;
+    }
+    const char* after = std::getenv("A_SETTING");
+    EXPECT_STREQ(after, user);
+    return during;
+  };
+  EXPECT_EQ(value(nullptr, nullptr), "ours");
+  EXPECT_EQ(value(nullptr, "theirs"), "none");
+  EXPECT_EQ(value("theirs", nullptr), "theirs");
+  EXPECT_EQ(value("", nullptr), "");
+  unsetenv("A_SETTING");
+}
+
 TEST(Environment, NameOutsideTheTableIsABug) {
   try {
     Environment("FUSOR_NO_SUCH_VARIABLE");

@@ -38,6 +38,14 @@ TEST_F(BackendLoaderTest, LoadsASoundPlugInOnce) {
   EXPECT_EQ(&LoadBackend("fake_sound"), &backend);
 }
 
+// Processes that the host starts later inherit its environment.
+TEST_F(BackendLoaderTest, LeavesTheEnvironmentAsItIs) {
+  unsetenv("OMP_WAIT_POLICY");
+  unsetenv("GOMP_SPINCOUNT");
+  Failure("fake_throws");
+  EXPECT_EQ(std::getenv("GOMP_SPINCOUNT"), nullptr);
+}
+
 TEST_F(BackendLoaderTest, ListsWhatIsThere) {
   EXPECT_THAT(AvailableBackends(),
               ElementsAre("fake_abi", "fake_build", "fake_entry", "fake_sound",
