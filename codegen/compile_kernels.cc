@@ -106,6 +106,7 @@ KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
     CompiledKernel& kernel = plan.kernels[i];
     Kernel code = kernel.kernel;
     if (options.alter_kernel) options.alter_kernel(code);
+    Verify(code);
     std::string source = Print(code, true);
     const KernelSubstitute* edited =
         report.substituted.contains(kernel.kernel.name)

@@ -16,11 +16,12 @@ struct KernelsReport {
   CacheReport cache;
 };
 
-// Sets fingerprint and binary of the plan's kernels. Reads binaries from the
-// cache in folder `options.kernel_cache` and stores there those that it
-// compiles. Without a folder, compiles all kernels. Compiles the edited text of
-// `options.substitutes` instead of a kernel if its KernelStamp matches.
-// Otherwise throws kUsage, or ignores the text without `options.refuse_unused`.
+// Verifies the plan's kernels (kInternal) and sets their fingerprint and
+// binary. Reads binaries from the cache in folder `options.kernel_cache` and
+// stores there those that it compiles. Without a folder, compiles all kernels.
+// Compiles the edited text of `options.substitutes` instead of a kernel if its
+// KernelStamp matches. Otherwise throws kUsage, or ignores the text without
+// `options.refuse_unused`.
 KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
                              const PlanOptions& options);
 

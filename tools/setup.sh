@@ -49,6 +49,7 @@ packages=(
   llvm-19-dev
   ninja-build
   nlohmann-json3-dev
+  nodejs
   openmpi-bin
   patchelf
   pkg-config

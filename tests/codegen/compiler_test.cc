@@ -108,6 +108,39 @@ class SubstituteTest : public CompilerTest {
   const CompiledProgram program_;
 };
 
+// Moves the first store of each kernel out of its buffer.
+class StoreElsewhere : public passes::RewriteHook {
+ public:
+  void BeforeRewrite(const std::string&, const ir::Value&) override {}
+  bool AfterPass(const std::string&, ir::Graph&) override { return false; }
+  void AlterKernel(Kernel& kernel) const override {
+    for (Phase& phase : kernel.phases) {
+      if (Move(phase.body)) return;
+    }
+  }
+
+ private:
+  static bool Move(std::vector<Stmt>& body) {
+    return std::any_of(body.begin(), body.end(), [](Stmt& stmt) {
+      if (stmt.kind != StmtKind::kStore) return Move(stmt.body);
+      stmt.index.offset += int64_t{1} << 40;
+      return true;
+    });
+  }
+};
+
+TEST_F(CompilerTest, BadKernelsAreRefusedAlsoWithoutVerification) {
+  options_.verification = passes::Verification::kOff;
+  options_.passes.hook = [] { return std::make_unique<StoreElsewhere>(); };
+  try {
+    Compile(Network(), ProgramKind::kTrain, compiler_, options_);
+    FAIL() << "expected an Error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_THAT(error.what(), HasSubstr("runs from 1099511627776"));
+  }
+}
+
 TEST_F(SubstituteTest, RunsInPlaceOfItsKernelAlone) {
   options_.substitutes = {{kernel(0).name, {"edited.ll", Edited(0)}}};
   const CompiledProgram program =

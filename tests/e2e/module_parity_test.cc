@@ -9,6 +9,7 @@
 #include <cmath>
 #include <string>
 
+#include "ir/builder.h"
 #include "tests/testing/block_models.h"
 
 namespace fusor::test {
@@ -136,6 +137,40 @@ TEST(PrefixSlices, InTraining) {
       return %loss as "loss"
     })",
                       Training());
+}
+
+// The input gate is the first quarter of what all gates are computed in.
+TEST(PrefixSlices, InALstm) {
+  constexpr int64_t kSteps = 8, kBatch = 16, kIn = 32, kUnits = 64;
+  auto graph = std::make_unique<ir::Graph>("lstm");
+  ir::Builder b(*graph);
+  const auto parameter = [&](const char* name, ir::Shape shape, double std) {
+    return graph->AddInput({DType::kF32, std::move(shape), {}},
+                           ir::InputRole::kWeight, name,
+                           {{"init", std::string("normal")}, {"std", std}});
+  };
+  ir::Value* x = graph->AddInput({DType::kF32, {kSteps, kBatch, kIn}, {}},
+                                 ir::InputRole::kData, "x");
+  ir::Value* wi = parameter("wi", {4 * kUnits, kIn}, 0.18);
+  ir::Value* wh = parameter("wh", {4 * kUnits, kUnits}, 0.125);
+  ir::Value* bias = parameter("bias", {4 * kUnits}, 0.1);
+  ir::Value* hidden = b.Constant(DType::kF32, {kBatch, kUnits}, {0});
+  ir::Value* cell = hidden;
+  for (int64_t t = 0; t < kSteps; ++t) {
+    ir::Value* now =
+        b.Reshape(b.Slice(x, {t, 0, 0}, {t + 1, kBatch, kIn}), {kBatch, kIn});
+    ir::Value* gates =
+        b.Plus(b.Linear(now, wi, bias),
+               b.Matmul(hidden, wh, false, /*transpose_b=*/true));
+    const auto gate = [&](int64_t i) {
+      return b.Slice(gates, {0, i * kUnits}, {kBatch, (i + 1) * kUnits});
+    };
+    cell = b.Plus(b.Times(b.Sigmoid(gate(1)), cell),
+                  b.Times(b.Sigmoid(gate(0)), b.Tanh(gate(2))));
+    hidden = b.Times(b.Sigmoid(gate(3)), b.Tanh(cell));
+  }
+  graph->AddOutput(b.ReduceMean(b.Times(hidden, hidden), {0, 1}), "loss");
+  ExpectAsInterpreted(std::move(graph), Training());
 }
 
 // u8 arithmetic happens in 32 bits and wraps around after each op.

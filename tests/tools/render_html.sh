@@ -3,14 +3,13 @@
 # network:
 #
 #     tests/tools/render_html.sh PAGE.html PICTURE.png [WIDTH [HEIGHT]]
-#     tests/tools/render_html.sh PAGE.html -           # the document as text
 #
 # PAGE.html#layer1.0,fc opens these rows of a graph.
 # Exits with 77 where there is no Chromium (Debian package `chromium`).
 set -euo pipefail
 
 if [ $# -lt 2 ]; then
-  sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
   exit 2
 fi
 browser=$(command -v chromium || command -v chromium-browser || true)
@@ -23,17 +22,12 @@ rows=${1#"${1%%#*}"}
 picture=$2
 profile=$(mktemp -d)
 trap 'rm -rf "$profile"' EXIT
-if [ "$picture" = - ]; then
-  action=(--dump-dom)
-else
-  action=("--screenshot=$(realpath -- "$picture")"
-          "--window-size=${3:-1560},${4:-2400}")
-fi
 # A user of its own has no sandbox to set up, as in containers.
 "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars \
   --disable-dev-shm-usage --user-data-dir="$profile" \
   --host-resolver-rules='MAP * ~NOTFOUND' --virtual-time-budget=3000 \
-  "${action[@]}" "file://$page$rows" 2>"$profile/log" || {
+  "--screenshot=$(realpath -- "$picture")" \
+  "--window-size=${3:-1560},${4:-2400}" "file://$page$rows" 2>"$profile/log" || {
   cat "$profile/log" >&2
   exit 1
 }

@@ -144,6 +144,19 @@ std::vector<std::string> DifferingSettings(
   return lines;
 }
 
+// Returns what ranks must have in common for these settings to be equal, e.g.
+// "command and images".
+std::string Sources(const std::vector<std::string>& settings) {
+  std::set<std::string> sources;
+  for (const std::string& line : settings) {
+    const bool flag = line.starts_with("--") || line.starts_with("DATA");
+    sources.insert(flag                         ? "command"
+                   : line.starts_with("fusor:") ? "fusor"
+                                                : "images");
+  }
+  return Join(sources, " and ", [](const auto& source) { return source; });
+}
+
 }  // namespace
 
 RankRun::RankRun(const RankFlags& flags)
@@ -262,9 +275,10 @@ void RankRun::CompareSettings(std::map<std::string, std::string> settings) {
   }
   const std::vector<std::string> differing = DifferingSettings(all);
   FUSOR_CHECK(differing.empty(), kGraph,
-              "settings differ between ranks: {}: expected the same command on "
-              "all ranks",
-              Join(differing, "; ", [](const auto& line) { return line; }));
+              "settings differ between ranks: {}: expected the same {} on all "
+              "ranks",
+              Join(differing, "; ", [](const auto& line) { return line; }),
+              Sources(differing));
 }
 
 void RankRun::Agree(const runtime::Session& session) {
