@@ -9,9 +9,8 @@
 // data with other ranks; their order is part of the program.
 //
 // State. Parameters, optimizer state and running statistics are graph inputs
-// and outputs. An Output that names an input as its `alias` is the new value of
-// that state. Only the memory planner decides about in-place updates; they are
-// never visible here. A node that reads the old value sees the old value.
+// and outputs. An Output whose `alias` is an input is the new value of that
+// state. Nodes read the old one; only the memory planner updates in place.
 //
 // Layout. The layout of a type is the physical order of the elements. Ops are
 // defined on logical indices; a layout never changes a result's value.
@@ -23,17 +22,18 @@
 // and round once at the end. Their summation order depends on shape, dtype and
 // target, not on neighbouring fused ops. Inside a fusion a target may keep more
 // precision than the intermediate type ("fast" rounding) or round at every op
-// ("eager" rounding). Compiled targets may flush subnormal results to zero; the
-// interpreter never does.
+// ("eager" rounding). Compiled targets may flush subnormal results to zero.
 //
 // NaN. Arithmetic, maximum, minimum, relu and reductions propagate NaN.
 // Comparisons with NaN are false, except `ne`. A cast to bool is x != 0. Casts
-// to an integer are unspecified for NaN and for values out of its range.
+// to an integer are unspecified for NaN and for values out of its range. If an
+// operand of a convolution or its gradients is not finite, a library may
+// multiply it by zeros that fill up padding, channels or tiles. Elements that
+// are NaN by definition are then NaN; any other of the same result may be.
 //
-// Indices. A gather whose index is outside its dimension yields NaN (integers
-// and bools: 0), as an out-of-range label does in a loss; scatter_add omits
-// such elements. Negative indices do not count from the end. Memory outside the
-// operand is never accessed.
+// Indices. An index outside its dimension gathers NaN (integers and bools: 0),
+// as a label out of range in a loss does; scatter_add omits its element.
+// Negative indices do not count from the end. Other memory is never accessed.
 //
 // Randomness. `random` is a pure function of (key, step, site, rank, element
 // index), see ir/support/philox.h. Two dropouts have different sites (RNG

@@ -181,17 +181,17 @@ double TermScale(const ir::Node& node, std::span<const Tensor* const> inputs,
   return std::max(Largest(output), product * std::sqrt(terms));
 }
 
-// True of a convolution whose padding may meet an operand that is not finite:
-// 0 * NaN is NaN, and a library is free to multiply the padding or to skip it.
-// Input gradients are padded by the filter's extent.
-bool PadsNonFinite(const ir::Node& node, std::span<const Tensor* const> in) {
-  if (!node.op_name().starts_with("conv2d")) return false;
-  const std::vector<int64_t>& pad = node.attrs().Ints("pad");
-  const bool padded =
-      node.op_name() == "conv2d_grad_input" ||
-      std::any_of(pad.begin(), pad.end(), [](int64_t p) { return p != 0; });
-  return padded && !std::all_of(in[1]->data.begin(), in[1]->data.end(),
-                                [](double x) { return std::isfinite(x); });
+bool IsFinite(const Tensor& tensor) {
+  return std::all_of(tensor.data.begin(), tensor.data.end(),
+                     [](double x) { return std::isfinite(x); });
+}
+
+// True of a convolution or a gradient of one with an operand that is not
+// finite: any element of the result may be NaN (ir/graph.h). A third operand is
+// a bias.
+bool MaySpreadNan(const ir::Node& node, std::span<const Tensor* const> in) {
+  return node.op_name().starts_with("conv2d") &&
+         !(IsFinite(*in[0]) && IsFinite(*in[1]));
 }
 
 // Greatest magnitude of what is added to element `i` of a normalised value or
@@ -313,9 +313,11 @@ class Noise {
   uint64_t index_ = 0;
 };
 
+// `may_spread` is set if a value that a library may spread (MaySpreadNan) was
+// met. With `spread`, some of them are.
 std::vector<Tensor> Sample(const ir::Graph& graph,
                            std::span<const Tensor> inputs, Noise& noise,
-                           bool pads_with_nan) {
+                           bool spread, bool& may_spread) {
   std::unordered_map<const Value*, Tensor> values;
   for (size_t i = 0; i < inputs.size(); ++i) values[graph.input(i)] = inputs[i];
   for (const auto& node : graph.nodes()) {
@@ -324,12 +326,13 @@ std::vector<Tensor> Sample(const ir::Graph& graph,
       operands.push_back(&values.at(input));
     }
     auto results = noise.Interpret(*node, operands);
+    const bool may = MaySpreadNan(*node, operands);
+    may_spread |= may;
     // Each library call decides for itself.
-    const bool undefined =
-        pads_with_nan && PadsNonFinite(*node, operands) && noise.Flip();
+    const bool spreads = spread && may && noise.Flip();
     noise.Move(*node, operands, results);
     for (size_t i = 0; i < results.size(); ++i) {
-      if (undefined) {
+      if (spreads) {
         std::fill(results[i].data.begin(), results[i].data.end(), std::nan(""));
       }
       values[node->output(i)] = std::move(results[i]);
@@ -385,19 +388,17 @@ NoisyOutputs InterpretNoisy(const ir::Graph& graph,
                             std::span<const Tensor> inputs,
                             const NoiseOptions& options) {
   NoisyOutputs outputs;
-  outputs.typed =
-      ir::Interpret(graph, inputs, ir::EvalMode::kTyped,
-                    [&](const Value&, const Tensor& tensor) {
-                      if (tensor.type.dtype != DType::kF16) return;
-                      outputs.overflow |= !std::all_of(
-                          tensor.data.begin(), tensor.data.end(),
-                          [](double x) { return std::isfinite(x); });
-                    });
+  outputs.typed = ir::Interpret(graph, inputs, ir::EvalMode::kTyped,
+                                [&](const Value&, const Tensor& tensor) {
+                                  if (tensor.type.dtype != DType::kF16) return;
+                                  outputs.overflow |= !IsFinite(tensor);
+                                });
   for (int i = 0; i < options.samples; ++i) {
     const int direction = i % 6 == 2 ? 1 : i % 6 == 4 ? -1 : 0;
     Noise noise(options.seed + static_cast<uint64_t>(i), options.amplitude,
                 direction);
-    outputs.samples.push_back(Sample(graph, inputs, noise, i % 2 == 1));
+    outputs.samples.push_back(
+        Sample(graph, inputs, noise, i % 2 == 1, outputs.may_spread));
   }
   return outputs;
 }

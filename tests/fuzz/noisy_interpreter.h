@@ -26,6 +26,7 @@ struct NoisyOutputs {
   std::vector<ir::Tensor> typed;  // without noise, one per output
   std::vector<std::vector<ir::Tensor>> samples;  // with noise
   bool overflow = false;                         // a value of f16 is not finite
+  bool may_spread = false;  // a convolution may spread NaN (ir/graph.h)
 };
 NoisyOutputs InterpretNoisy(const ir::Graph& graph,
                             std::span<const ir::Tensor> inputs,

@@ -1,0 +1,79 @@
+#include "tests/fuzz/noisy_interpreter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/testing/graph_text.h"
+#include "tools/inspect/bisect/draw_inputs.h"
+
+namespace fusor::fuzz {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Optional;
+
+// Interprets a module whose first input begins with NaN.
+NoisyOutputs WithNan(std::string_view text) {
+  const auto graph = test::ParseOrDie(text);
+  std::vector<ir::Tensor> inputs = inspect::DrawInputs(*graph, 1);
+  inputs[0].data[0] = NAN;
+  return InterpretNoisy(*graph, inputs, {.samples = 60});
+}
+
+// A library that fills up one channel to two multiplies the next pixel by zero.
+TEST(NoisyInterpreter, AConvolutionMaySpreadNanAndMustKeepIt) {
+  const NoisyOutputs expected = WithNan(R"(graph one_channel {
+    %x = data : bf16[1,1,1,5]
+    %w = data : bf16[16,1,1,1]
+    %c = conv2d(%x, %w) : bf16[1,16,1,5]
+    %r = relu(%x) : bf16[1,1,1,5]
+    return %c as "c", %r as "r"
+  })");
+  EXPECT_TRUE(expected.may_spread);
+  ir::Tensor convolved = expected.typed[0];
+  ASSERT_TRUE(std::isnan(convolved.data[0]));
+  ASSERT_FALSE(std::isnan(convolved.data[1]));
+  EXPECT_EQ(Mismatch(expected, 0, convolved), std::nullopt);
+  convolved.data[1] = NAN;
+  EXPECT_EQ(Mismatch(expected, 0, convolved), std::nullopt);
+  convolved.data[0] = 1;
+  EXPECT_THAT(Mismatch(expected, 0, convolved),
+              Optional(HasSubstr("element 0 of 80: got 1, expected nan")));
+  // Only convolutions may.
+  ir::Tensor positive = expected.typed[1];
+  positive.data[1] = NAN;
+  EXPECT_THAT(Mismatch(expected, 1, positive),
+              Optional(HasSubstr("element 1 of 5: got nan")));
+}
+
+TEST(NoisyInterpreter, AWeightGradientMaySpreadNan) {
+  const NoisyOutputs expected = WithNan(R"(graph weight_gradient {
+    %x = data : f32[1,2,3,3]
+    %dy = data : f32[1,2,3,3]
+    %dw = conv2d_grad_weight(%x, %dy) {weight_shape=[2,2,1,1]} : f32[2,2,1,1]
+    return %dw as "dw"
+  })");
+  EXPECT_TRUE(expected.may_spread);
+  ir::Tensor gradient = expected.typed[0];
+  for (double& x : gradient.data) x = NAN;
+  EXPECT_EQ(Mismatch(expected, 0, gradient), std::nullopt);
+}
+
+TEST(NoisyInterpreter, FiniteConvolutionsSpreadNothing) {
+  const NoisyOutputs expected = WithNan(R"(graph finite {
+    %n = data : f32[2]
+    %x = data : f32[1,2,3,3]
+    %w = data : f32[2,2,3,3]
+    %c = conv2d(%x, %w) {pad=[1,1]} : f32[1,2,3,3]
+    return %c as "c", %n as "n"
+  })");
+  EXPECT_FALSE(expected.may_spread);
+  ir::Tensor convolved = expected.typed[0];
+  convolved.data[3] = NAN;
+  EXPECT_NE(Mismatch(expected, 0, convolved), std::nullopt);
+}
+
+}  // namespace
+}  // namespace fusor::fuzz
