@@ -72,7 +72,7 @@ Value* Builder::ConvTranspose2d(Value* x, Value* weight, Value* bias,
 
 // A 2-D convolution for each depth of the result, of the channels at all depths
 // that the kernel reaches: [N,C,D,H,W] -> [N OD, C KD, H, W]. Copies x KD
-// times, which costs little beside the products.
+// times, which costs little compared with the multiplications.
 Value* Builder::Conv3d(Value* x, Value* weight, Value* bias,
                        const Conv3dOptions& options, Where at) {
   const Layer layer(*this, at);

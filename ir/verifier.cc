@@ -97,7 +97,7 @@ class Verifier {
       Require(weight != nullptr &&
                   IsParameter(graph_.inputs()[weight->index()].role) &&
                   weight->type().shape == input.value->type().shape,
-              "%{} is no copy of {}", input.value->name(), name);
+              "%{} is not a copy of {}", input.value->name(), name);
     });
   }
 

@@ -228,7 +228,7 @@ double Program::ReadScalar(int output) const {
   std::array<char, sizeof(double)> bytes{};
   const ir::DType dtype = EnqueueScalar(output, bytes.data());
   FUSOR_ASSERT(dtype == ir::DType::kF32 || dtype == ir::DType::kF64,
-               "output {} is no floating scalar", output);
+               "output {} is not a floating-point scalar", output);
   context_.device.Synchronize();
   return ir::LoadTensor({dtype, {}, {}}, bytes.data()).data[0];
 }
@@ -246,7 +246,7 @@ ir::DType Program::EnqueueScalar(int output, void* to, int64_t slot) const {
   const int buffer = OutputAt(plan(), output).buffer;
   CheckNumber(plan(), "slot", slot, ring_.size() + 1);
   const ir::TensorType& type = plan().buffers[buffer].type;
-  FUSOR_ASSERT(type.num_elements() == 1, "output {} is no scalar", output);
+  FUSOR_ASSERT(type.num_elements() == 1, "output {} is not a scalar", output);
   context_.device.stream.CopyToHost(to, executor_->address(buffer, slot),
                                     static_cast<size_t>(type.num_bytes()));
   return type.dtype;

@@ -381,7 +381,8 @@ void StateStore::StoreShard(const Tensor& shard,
 
 ir::DType StateStore::EnqueueScalar(const std::string& name, void* to) {
   const Tensor& tensor = Find(name);
-  FUSOR_ASSERT(tensor.entry.type.num_elements() == 1, "{} is no scalar", name);
+  FUSOR_ASSERT(tensor.entry.type.num_elements() == 1, "{} is not a scalar",
+               name);
   if (contents_ == Contents::kPrevious && HoldsShardedParameter(tensor)) {
     Require(ParameterView::kCurrent, fmt::format("reading {}", name));
   }

@@ -13,7 +13,7 @@ using Key = ir::AutotuneResults::Key;
 struct Group {
   std::vector<const ConvRewrite*> rewrites;
   std::set<Key> before, after;
-  std::set<Key> chosen_by;  // keys of the verdict
+  std::set<Key> chosen_by;  // keys of the decision
   RewriteDecision verdict;
 };
 

@@ -96,7 +96,7 @@ class Translator {
   Tensor At(const Value* value) const {
     const auto tensor = tensors_.find(value);
     FUSOR_CHECK(tensor != tensors_.end(), kGraph,
-                "cuDNN: {}: %{} is no tensor of its graph", call_.op_name(),
+                "cuDNN: {}: %{} is not a tensor of its graph", call_.op_name(),
                 value->name());
     return tensor->second;
   }

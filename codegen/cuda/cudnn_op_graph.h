@@ -26,8 +26,8 @@ class CudnnOpGraph {
   // Adds an intermediate tensor: f32, with the shape and layout of `type`.
   Tensor Virtual(ir::TensorType type);
 
-  // Adds y = x * w + beta * y, or the gradient of x or w by `kind`, likewise
-  // with beta times the old result. `geometry`: stride, pad, dilation.
+  // Adds y = x * w + beta * y or, depending on `kind`, the gradient of x or w,
+  // also plus beta times its old value. `geometry`: stride, pad, dilation.
   void Convolve(ir::ConvKind kind, const ir::Attrs& geometry, Tensor x,
                 Tensor w, Tensor y, double beta = 0);
   void Pointwise(cudnnPointwiseMode_t mode, Tensor a, Tensor b, Tensor y);

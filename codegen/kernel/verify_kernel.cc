@@ -227,8 +227,8 @@ class Verifier {
       FUSOR_ASSERT(!ir::IsFloat(kernel_.registers[term.reg].dtype) &&
                        (stmt.kind == StmtKind::kScatterAdd ||
                         IsVector(stmt.dst) || !IsVector(term.reg)),
-                   "kernel {}: {}: r{} is no index", kernel_.name, Print(stmt),
-                   term.reg);
+                   "kernel {}: {}: r{} is not an index", kernel_.name,
+                   Print(stmt), term.reg);
     }
     FUSOR_ASSERT(fits, "kernel {}: {}: stride or extent", kernel_.name,
                  Print(stmt));

@@ -145,7 +145,7 @@ class Parser {
   void End(std::string_view value) {
     const auto count = ParseCount(value);
     Check(count == count_,
-          fmt::format("expected {} choices, as \"end\" says, got {}", value,
+          fmt::format("expected {} choices by the last line, got {}", value,
                       count_));
     const AutotuneResults::Origin& origin = choices_.origin;
     Check(

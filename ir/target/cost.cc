@@ -26,8 +26,8 @@ constexpr int64_t kAsyncBytes = 4;
 constexpr int64_t kWidestBytes = 16;
 constexpr double kFlopsPerLoad = 8;
 
-// Returns the number of elements of x that an implicit matrix product loads:
-// the window at each position of y, in all channels.
+// Returns the number of elements of x that an implicit matmul loads: the window
+// at each position of y, in all channels.
 double WindowElements(const Convolution& conv) {
   const Shape& y = conv.y.shape;
   const Shape& w = conv.weight.shape;

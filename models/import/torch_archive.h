@@ -53,7 +53,7 @@ struct TorchInput {
   std::string tied_to;
 };
 
-// A program's input. -1 stands for a symbolic extent.
+// A program's input. -1 is a symbolic extent.
 struct TorchType {
   int64_t scalar_type = 0;
   std::vector<int64_t> shape;

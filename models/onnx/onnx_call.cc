@@ -215,8 +215,8 @@ std::vector<int64_t> AxesOf(OnnxCall& call, const Value* x, size_t i) {
 
 namespace {
 
-// The greatest integer, which stands for "to the end", is not a double, and the
-// next one would wrap.
+// The greatest integer, which means "to the end", is not a double, and the next
+// double would wrap around.
 double AtMostGreatest(double value) {
   constexpr double kGreatest = 0x1p63 - 1024;
   return std::min(value, kGreatest);

@@ -167,7 +167,7 @@ Value* Matrices(OnnxCall& call, const Equation& e, Value* x,
 }
 
 // Multiplies operand after operand; letters that are no longer needed are
-// summed in a matrix product.
+// summed in a matmul.
 OnnxResults Einsum(OnnxCall& call) {
   Builder& b = call.b();
   const std::vector<Value*> x = call.Tensors();

@@ -39,7 +39,7 @@ struct OnnxInput {
   std::string name;
   int32_t element_type = 0;  // TensorProto.DataType
   bool has_shape = false;
-  // -1 stands for a symbolic extent, whose name, if any, is in `symbols`.
+  // -1 is a symbolic extent, whose name, if any, is in `symbols`.
   std::vector<int64_t> shape;
   std::vector<std::string> symbols;
 };

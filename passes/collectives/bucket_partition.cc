@@ -136,7 +136,7 @@ Buckets HorovodBuckets(Gradients gradients, const CollectiveCost& cost) {
   while (next < count) {
     const double from = std::max(gradients[next].ready,
                                  buckets.empty() ? 0 : buckets.back().end);
-    // At least `from`, whatever the rounding of the division.
+    // At least `from`, even if the division rounds down.
     const double tick =
         std::max(from, std::ceil(from / kHorovodCycle) * kHorovodCycle);
     int ready = next;

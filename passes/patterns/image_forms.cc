@@ -232,7 +232,7 @@ ir::Attrs ImageRewrite::NewAttrs(const Node& node) const {
   return attrs;
 }
 
-// Adds a copy of a reader of the images, in the new form or as it is, to
+// Adds a copy of a reader of the images, in the new form or unchanged, to
 // `graph`.
 const Node* ImageRewrite::Problem(Graph& graph, const Node& node,
                                   bool rewritten) const {

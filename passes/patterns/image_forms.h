@@ -1,6 +1,6 @@
 #pragma once
 
-// The forms of a convolution over normalised images: as it is, on more
+// The forms of a convolution over normalised images: unchanged, on more
 // channels, or on blocks of pixels (SpaceToDepth).
 
 #include <array>

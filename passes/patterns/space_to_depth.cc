@@ -15,8 +15,8 @@
 //
 // where P is one of the K' = ceil((K + shift) / 2) rows of the new window. The
 // new weight is the old one with `shift` zeros before it and zeros after it;
-// its gradient is cropped. Columns likewise. The products are the same, but
-// they are added up in another order.
+// its gradient is cropped. The same applies to columns. The products are the
+// same, but they are added up in another order.
 //
 // Normalising the images, the layout change and the rearranging are one kernel.
 

@@ -49,7 +49,7 @@ Backend::~Backend() = default;
 
 std::unique_ptr<Communicator> Backend::Connect(TcpStore&,
                                                const CommunicatorOptions&) {
-  FUSOR_CHECK(false, kDevice, "backend {}: knows one rank alone", name());
+  FUSOR_CHECK(false, kDevice, "backend {}: supports only one rank", name());
 }
 
 const char* BuildId() { return kBuildId; }

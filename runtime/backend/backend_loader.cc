@@ -81,7 +81,7 @@ std::string BackendFolder() {
   }
   Dl_info info;
   FUSOR_ASSERT(dladdr(reinterpret_cast<const void*>(&BuildId), &info) != 0,
-               "libfusor does not know where it lies");
+               "cannot find the path of libfusor");
   return (fs::path(info.dli_fname).parent_path() / "fusor").string();
 }
 

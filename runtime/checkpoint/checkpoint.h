@@ -74,7 +74,7 @@ void JoinSnapshot(StateStore& state);
 int64_t SnapshotBytes(const codegen::Plan& plan);
 
 // Hashes the tensors of a snapshot without taking it, logical, by name. Equal
-// states have equal hashes, whatever their layout. Every rank must call it.
+// states have equal hashes in every layout. Every rank must call it.
 uint64_t StateHash(StateStore& state);
 uint64_t StateHash(const StateSnapshot& snapshot);
 

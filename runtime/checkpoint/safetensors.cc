@@ -172,12 +172,12 @@ class Reader {
             return true;
           });
       FUSOR_CHECK(header.is_object(), kCheckpoint,
-                  "{}: the header is no JSON object", path_);
+                  "{}: the header is not a JSON object", path_);
       return header;
     } catch (const Json::parse_error& e) {
       ThrowError(
           ErrorCode::kCheckpoint,
-          fmt::format("{}: the header is no JSON at byte {}", path_, e.byte));
+          fmt::format("{}: the header is not JSON at byte {}", path_, e.byte));
     } catch (const Json::out_of_range&) {
       ThrowError(
           ErrorCode::kCheckpoint,
@@ -198,10 +198,10 @@ class Reader {
 
   Metadata ParseMetadata(const Json& value) const {
     Metadata metadata;
-    FUSOR_CHECK(value.is_object(), kCheckpoint, "{}: {} is no JSON object",
+    FUSOR_CHECK(value.is_object(), kCheckpoint, "{}: {} is not a JSON object",
                 path_, kMetadata);
     for (const auto& [key, text] : value.items()) {
-      FUSOR_CHECK(text.is_string(), kCheckpoint, "{}: {} {} is no string",
+      FUSOR_CHECK(text.is_string(), kCheckpoint, "{}: {} {} is not a string",
                   path_, kMetadata, Printable(key));
       metadata.emplace(key, text.get<std::string>());
     }
@@ -217,7 +217,8 @@ class Reader {
       return value.at(key);
     };
     const Json& text = field("dtype");
-    FUSOR_CHECK(text.is_string(), kCheckpoint, "{}: dtype is no string", where);
+    FUSOR_CHECK(text.is_string(), kCheckpoint, "{}: dtype is not a string",
+                where);
     const auto dtype = ParseDTypeText(text.get_ref<const std::string&>());
     FUSOR_CHECK(dtype.has_value(), kCheckpoint, "{}: unsupported dtype {}",
                 where, Printable(text.get_ref<const std::string&>()));

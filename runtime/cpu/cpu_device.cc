@@ -56,8 +56,8 @@ std::unique_ptr<runtime::Memory> AllocateMemory(size_t bytes, int threads) {
   void* mapping = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   FUSOR_CHECK(mapping != MAP_FAILED, kOutOfMemory,
-              "CPU memory: the system refuses {} bytes ({} are free)", bytes,
-              free);
+              "CPU memory: the system does not provide {} bytes ({} are free)",
+              bytes, free);
   const size_t alignment = huge ? kHugePage : kPage;
   const auto address = reinterpret_cast<uintptr_t>(mapping);
   auto* data = static_cast<char*>(mapping) +

@@ -33,8 +33,8 @@ class CudaBackend : public runtime::Backend {
     }
     lines.emplace_back(
         "compiles kernels for a GPU (fusor compile --target nvidia-h200); no "
-        "GPU has run them yet, nor cuDNN's convolutions and cuBLASLt's matrix "
-        "products");
+        "GPU has run them yet, nor cuDNN's convolutions and cuBLASLt's "
+        "matmuls");
     return lines;
   }
 

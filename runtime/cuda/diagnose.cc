@@ -96,7 +96,7 @@ std::vector<std::string> DescribeLibraries() {
                            false,
                            10000,
                            100,
-                           "matrix products do not run"};
+                           "matmuls do not run"};
   const Versioned nccl{
       "NCCL", Library({"libnccl.so.2"}), "ncclGetVersion", true, 10000,
       100,    "one rank runs alone"};

@@ -127,7 +127,7 @@ bool TcpStore::Greet(Deadline deadline) {
   } catch (const Error&) {
     return false;
   }
-  FUSOR_CHECK(answer.ok, kUsage, "rendezvous at {}: rank {} is refused: {}",
+  FUSOR_CHECK(answer.ok, kUsage, "rendezvous at {}: rank {} is rejected: {}",
               server(), options_.rank, answer.value);
   return true;
 }

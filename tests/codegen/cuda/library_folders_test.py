@@ -110,7 +110,7 @@ class LibraryFoldersTest(unittest.TestCase):
         for title, name, without in (
                 ("cuDNN", "libcudnn.so.9",
                  "convolutions are not planned and do not run"),
-                ("cuBLASLt", "libcublasLt.so.13", "matrix products do not run"),
+                ("cuBLASLt", "libcublasLt.so.13", "matmuls do not run"),
                 ("NCCL", "libnccl.so.2", "one rank runs alone")):
             (self.folder / name).write_text("not a library" * 9)
             line = self.line(title, LD_LIBRARY_PATH=str(self.folder),

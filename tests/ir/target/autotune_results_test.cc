@@ -111,7 +111,7 @@ TEST(ChoiceFile, WhatIsDamagedIsNamedByItsLine) {
   EXPECT_THAT(ErrorOf(With("groups=1 bf16 = direct", "groups=1 f32 = direct")),
               HasSubstr("c.txt:7: a second choice for one problem"));
   EXPECT_THAT(ErrorOf(With("end 3", "end 4")),
-              HasSubstr("c.txt:9: expected 4 choices, as \"end\" says, got 3"));
+              HasSubstr("c.txt:9: expected 4 choices by the last line, got 3"));
   EXPECT_THAT(ErrorOf(With("end 3\n", "end 3\nend 3\n")),
               HasSubstr("c.txt:10: expected nothing after"));
   EXPECT_THAT(ErrorOf(With("library none\n", "")),

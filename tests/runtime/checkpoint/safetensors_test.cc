@@ -181,15 +181,15 @@ struct Damage {
 };
 
 const Damage kDamages[] = {
-    {"", 0, "no JSON"},
-    {"[]", 0, "no JSON object"},
-    {"{", 0, "no JSON at byte"},
-    {"{} x", 0, "no JSON at byte"},
+    {"", 0, "not JSON"},
+    {"[]", 0, "not a JSON object"},
+    {"{", 0, "not JSON at byte"},
+    {"{} x", 0, "not JSON at byte"},
     {R"({"a":1e999})", 0, "a number beyond double's range"},
-    {"\xff\xfe", 0, "no JSON"},
+    {"\xff\xfe", 0, "not JSON"},
     {R"({"a":1})", 0, "tensor a: no field dtype"},
     {R"({"a":{}})", 0, "no field dtype"},
-    {R"({"a":{"dtype":5}})", 0, "dtype is no string"},
+    {R"({"a":{"dtype":5}})", 0, "dtype is not a string"},
     {R"({"a":{"dtype":"C64"}})", 0, "unsupported dtype C64"},
     {R"({"a":{"dtype":"F32"}})", 0, "no field shape"},
     {R"({"a":{"dtype":"F32","shape":3}})", 0, "shape: expected a list"},
@@ -223,8 +223,8 @@ const Damage kDamages[] = {
     {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
      R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
      1, "tensor a appears twice"},
-    {R"({"__metadata__":[]})", 0, "__metadata__ is no JSON object"},
-    {R"({"__metadata__":{"k":1}})", 0, "__metadata__ k is no string"},
+    {R"({"__metadata__":[]})", 0, "__metadata__ is not a JSON object"},
+    {R"({"__metadata__":{"k":1}})", 0, "__metadata__ k is not a string"},
     {R"({"line\nbreak":{}})", 0, "tensor line?break"},
 };
 

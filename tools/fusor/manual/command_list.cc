@@ -22,7 +22,7 @@ std::vector<std::string> WordsOfType(const std::string& type) {
                             ',');
 }
 
-// Values that a flag's declaration does not list.
+// Returns known values that a flag's declaration does not list.
 std::vector<std::string> NamesOf(const std::string& flag,
                                  const std::string& type) {
   if (flag == "--arch") return models::ArchNames();

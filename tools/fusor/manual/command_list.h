@@ -1,7 +1,7 @@
 #pragma once
 
-// The commands and flags of a program as data, from their CLI11 declarations:
-// what manual pages and shell completions are written from.
+// The commands and flags of a program as data, from their CLI11 declarations.
+// Manual pages and shell completions are generated from it.
 
 #include <CLI/CLI.hpp>
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace fusor::tools {
 
-// What the shell offers as the value of a flag or argument.
+// The kind of value that the shell completes for a flag or argument.
 enum class ValueKind { kNone, kText, kWords, kFile, kDirectory };
 
 struct FlagInfo {
   std::vector<std::string> names;  // "-b", "--batch-size"; empty: positional
-  std::string value;               // "INT=32"; of a positional "DATA"
+  std::string value;               // "INT=32"; positional: "DATA"
   std::string description;
   ValueKind kind = ValueKind::kNone;  // kNone: a switch
   std::vector<std::string> words;     // known values

@@ -19,7 +19,7 @@ std::vector<std::string> Names(const std::vector<FlagInfo>& flags) {
   return names;
 }
 
-// In single quotes for a POSIX shell.
+// Returns the text in single quotes for a POSIX shell.
 std::string Quote(const std::string& text) {
   std::string quoted = "'";
   for (const char c : text) {
@@ -32,14 +32,15 @@ std::string Quote(const std::string& text) {
   return quoted + "'";
 }
 
-// The first sentence of a description, which shells show on one line.
+// Returns the first line of a description, which shells show next to the word.
 std::string Brief(const std::string& description) {
   return description.substr(0, description.find('\n'));
 }
 
 // --- bash -------------------------------------------------------------------
 
-// "train:--fusion|train:--winograd": patterns of a case of command and flag.
+// Returns a case pattern for a command and a flag:
+// "train:-b|train:--batch-size".
 std::string BashPatterns(const CommandInfo& command, const FlagInfo& flag) {
   const std::string path = Words(command.path);
   return Join(flag.names, "|", [&](const std::string& name) {
@@ -66,7 +67,7 @@ std::string BashValue(const FlagInfo& flag) {
 
 // --- zsh --------------------------------------------------------------------
 
-// Text within a specification of _arguments.
+// Escapes text within a specification of _arguments.
 std::string ZshText(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
@@ -91,7 +92,7 @@ std::string ZshAction(const FlagInfo& flag) {
   }
 }
 
-// One specification for each name, which excludes the other ones.
+// Returns one specification per name, each of which excludes the other names.
 std::vector<std::string> ZshFlag(const FlagInfo& flag) {
   std::vector<std::string> specifications;
   for (const std::string& name : flag.names) {
@@ -117,7 +118,7 @@ std::string ZshFunction(const std::string& program,
 
 // --- fish -------------------------------------------------------------------
 
-// In single quotes for fish, which knows \' and \\ there.
+// Returns the text in single quotes for fish, which supports \' and \\ there.
 std::string FishQuote(const std::string& text) {
   std::string quoted = "'";
   for (const char c : text) {
@@ -127,7 +128,8 @@ std::string FishQuote(const std::string& text) {
   return quoted + "'";
 }
 
-// A condition that holds after this command and before a sub-command of it.
+// Returns a condition that is true after this command and before any of its
+// sub-commands.
 std::string FishCondition(const CommandInfo& command) {
   std::vector<std::string> conditions;
   for (const std::string& word : command.path) {

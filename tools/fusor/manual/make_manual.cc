@@ -22,7 +22,7 @@
 namespace fusor::tools {
 namespace {
 
-// The commands of a program: rn50 has only the flags of `train`.
+// Returns the commands of a program. rn50 has only the flags of `train`.
 std::vector<CommandInfo> CommandsOf(const std::string& program) {
   CLI::App app("", "fusor");
   Run run;

@@ -44,7 +44,7 @@ constexpr ExitStatus kExitStatus[] = {
      "stopped by signal n; a checkpoint is saved if --workspace is given"},
 };
 
-// Text that roff prints as it is.
+// Escapes text so that roff prints it unchanged.
 std::string Escape(const std::string& text) {
   std::string escaped;
   for (const char c : text) {

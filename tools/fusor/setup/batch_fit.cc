@@ -204,7 +204,7 @@ runtime::Program& AddFirstProgram(runtime::Session& session,
       smaller.data_bytes = own.data_bytes / model.batch * batch;
       return smaller;
     };
-    // The system may refuse less than it reports as free.
+    // The system may fail to allocate less than it reports as free.
     const codegen::Plan whole = plan(model.batch);
     const std::string advice =
         PlannedBytes(whole) + HostBytes(own, whole) <= free

@@ -14,8 +14,8 @@ namespace fusor::inspect {
 // integers (labels), positive for hyper-parameters. Values are exact in the
 // dtype.
 //
-// A pure function of seed, name and type. A graph before and after a rewrite
-// therefore gets the same values, whatever its other inputs are. Exception:
+// A pure function of seed, name and type. So a graph gets the same values
+// before and after a rewrite, even if its other inputs differ. Exception:
 // DrawInputs derives weight copies, as in kTyped, from their weights.
 ir::Tensor DrawInput(const ir::Input& input, uint64_t seed);
 std::vector<ir::Tensor> DrawInputs(const ir::Graph& graph, uint64_t seed);

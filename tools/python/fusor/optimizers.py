@@ -9,7 +9,7 @@ class Optimizer:
     """The update rule of a step, and its first learning rate.
 
     lr: learning rate; Step.lr changes it later.
-    weight_decay: decay of the weights of convolutions and matrix products.
+    weight_decay: decay of the weights of convolutions and matmuls.
     bn_weight_decay: decay biases and the parameters of normalisations too, as
         PyTorch's optimizers do.
     """
