@@ -19,10 +19,10 @@ namespace fusor::codegen {
 
 enum class ProgramKind {
   kTrain,  // forward with output "loss": differentiated and updated
-  kEval,   // compiled as it is
+  kEval,   // compiled without gradients or update
   // Forward with output "loss". Adds its gradients to those of earlier
-  // micro-batches. A kTrain program with passes.micro_batches = kFinish, added
-  // first, uses the sums for the update.
+  // micro-batches. A kTrain program with passes.micro_batches = kFinish uses
+  // the sums for the update; add it to the session first.
   kAccumulate,
 };
 
@@ -69,7 +69,7 @@ struct CompileOptions {
   std::string kernel_cache;        // folder; empty: none
   passes::Verification verification = passes::DefaultVerification();
   bool plan_only = false;       // no machine code; cannot be run
-  bool pack_interface = false;  // see PackBitmasks; to run single steps
+  bool pack_interface = false;  // PackBitmasks' `interface`; for single steps
   std::vector<CompileObserver> observers;  // called in this order
 };
 
@@ -86,7 +86,7 @@ struct CompileReport {
   int64_t kernels = 0;  // launches per step
   int64_t distinct_kernels = 0;
   int64_t library_calls = 0;          // per step
-  int64_t bytes_moved = 0;            // per step, lower bound
+  int64_t bytes_moved = 0;            // per step: operands and results
   int64_t forward_macs = 0;           // per image
   int64_t bytes_saved = 0;            // memory traffic avoided by fusion
   std::set<std::string> substituted;  // names of kernels that run edited code

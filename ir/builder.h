@@ -14,7 +14,7 @@ namespace fusor::ir {
 struct Conv2dOptions {
   int64_t stride_h = 1, stride_w = 1;
   int64_t pad_h = 0, pad_w = 0;            // top, left
-  int64_t far_pad_h = -1, far_pad_w = -1;  // bottom, right; -1: as the others
+  int64_t far_pad_h = -1, far_pad_w = -1;  // bottom, right; -1: as pad_h, pad_w
   int64_t dilation_h = 1, dilation_w = 1;
   int64_t groups = 1;
 };
@@ -152,16 +152,16 @@ class Builder {
   Value* Pow(Value* a, Value* b, Where at = {}) {
     return Binary("pow", a, b, {}, at);
   }
-  // floor(a / b) of integers; 0 if b is 0.
+  // Returns floor(a / b) for integers; 0 if b is 0.
   Value* FloorDivide(Value* a, Value* b, Where at = {}) {
     return Binary("floor_div", a, b, {}, at);
   }
-  // a - b floor(a / b), with the sign of b; if b is 0, integers give 0 and
-  // floats NaN.
+  // Returns a - b floor(a / b), which has the sign of b. If b is 0, returns 0
+  // for integers and NaN for floats.
   Value* Remainder(Value* a, Value* b, Where at = {}) {
     return Binary("remainder", a, b, {}, at);
   }
-  // Of integers, as two's complement.
+  // Bitwise functions operate on integers in two's complement.
   Value* BitwiseAnd(Value* a, Value* b, Where at = {}) {
     return Binary("bitwise_and", a, b, {}, at);
   }
@@ -252,7 +252,8 @@ class Builder {
   Value* Copy(Value* x, Layout layout, Where at = {});
 
   // --- Indexed access --------------------------------------------------------
-  // Indices are integers. ir/graph.h states what those out of range mean.
+  // Indices are integers. ir/graph.h defines the results of out-of-range
+  // indices.
   //
   // y[i.., t.., j..] = x[i.., index[t..], j..]: replaces dimension `dim` of x
   // by those of the index, as numpy's take. With dim 0, looks rows up in a
@@ -261,19 +262,20 @@ class Builder {
   // y[i..] = x[i..] at index[i..] along `dim`, as numpy's take_along_axis. The
   // index has the shape of x except along `dim`.
   Value* TakeAlong(Value* x, Value* index, int64_t dim, Where at = {});
-  // The op `gather`. Dimension d of x is read at dimension dims[d] of the
-  // result, or, if dims[d] is -1, at the next index. Indices broadcast to the
-  // result's shape by numpy's rule.
+  // The op `gather`. The index into dimension d of x is the result's index in
+  // dimension dims[d] or, if dims[d] is -1, the next tensor of `indices`. These
+  // broadcast to the result's shape by numpy's rule.
   Value* Gather(Value* x, std::vector<Value*> indices,
                 std::vector<int64_t> dims, Where at = {});
-  // Returns a tensor of `shape` to which each update is added: the transpose of
-  // Gather, with the updates in place of its result. The sums are in row-major
-  // order of the updates. Indices broadcast to their shape.
+  // Adds each update to one element of a zero tensor of `shape`: the transpose
+  // of Gather, where `updates` has the shape of Gather's result. Adds in
+  // row-major order of the updates. Indices broadcast to the shape of the
+  // updates.
   Value* ScatterAdd(Value* updates, std::vector<Value*> indices, Shape shape,
                     std::vector<int64_t> dims, Where at = {});
-  // Replaces the elements of a floating x along `dim` by the interpolated ones.
-  // Resizes by the nearest element or linearly, whatever the convention of
-  // coordinates. Throws kGraph if a position is outside x.
+  // Returns x, of a floating dtype, with the given interpolated elements along
+  // `dim` in place of its own. Expresses nearest and linear resizing, in any
+  // convention of coordinates. Throws kGraph if a position is outside x.
   Value* Interpolate(Value* x, const std::vector<Interpolation>& elements,
                      int64_t dim, Where at = {});
 
@@ -294,8 +296,8 @@ class Builder {
                 Where at = {});
   Value* ArgMin(Value* x, int64_t dim, bool keepdim = false, bool last = false,
                 Where at = {});
-  // Returns the sums along `dim` of the elements up to each one. `exclusive`:
-  // without that one. `reverse`: from the end.
+  // Returns for each element the sum of the elements up to it along `dim`.
+  // `exclusive`: without the element itself. `reverse`: from the end.
   Value* CumulativeSum(Value* x, int64_t dim, bool exclusive = false,
                        bool reverse = false, Where at = {});
 
@@ -323,7 +325,8 @@ class Builder {
   // --- Composites ------------------------------------------------------------
   // x [.., I], weight [O,I], bias [O] or null -> x W^T + b, [.., O].
   Value* Linear(Value* x, Value* weight, Value* bias, Where at = {});
-  // Clamps x to [low, high]. As in PyTorch, the gradient passes at the limits.
+  // Clamps x to [low, high]. As in PyTorch, the gradient at the limits is
+  // passed through.
   Value* Clamp(Value* x, double low, double high, Where at = {});
   // Clamps x to [0, 6]. As in PyTorch, the gradient at the limits is 0.
   Value* Relu6(Value* x, Where at = {});
@@ -395,7 +398,8 @@ class Builder {
   Graph& graph_;
   Node* insertion_point_;
   std::string location_;
-  std::optional<SourceLine> source_;  // of all nodes; unset: each call's line
+  // Source line of all new nodes; unset: the line of each call.
+  std::optional<SourceLine> source_;
 };
 
 }  // namespace fusor::ir

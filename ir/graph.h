@@ -31,9 +31,10 @@
 // multiply it by zeros that fill up padding, channels or tiles. Elements that
 // are NaN by definition are then NaN; any other of the same result may be.
 //
-// Indices. An index outside its dimension gathers NaN (integers and bools: 0),
-// as a label out of range in a loss does; scatter_add omits its element.
-// Negative indices do not count from the end. Other memory is never accessed.
+// Indices. A gather yields NaN (integers and bools: 0) if its index is outside
+// its dimension. A loss yields NaN if its label is out of range. scatter_add
+// skips elements whose index is out of range. Negative indices are out of
+// range. Memory outside the operand is never accessed.
 //
 // Randomness. `random` is a pure function of (key, step, site, rank, element
 // index), see ir/support/philox.h. Two dropouts have different sites (RNG
@@ -70,7 +71,8 @@ class Value {
   void set_type(TensorType type) { type_ = std::move(type); }
 
   Node* producer() const { return producer_; }  // null for a graph input
-  int index() const { return index_; }  // among producer's results or inputs
+  // Index among the producer's results, or among the graph's inputs.
+  int index() const { return index_; }
   // Unique in the graph; kept through passes and dumps.
   const std::string& name() const { return name_; }
 
@@ -147,7 +149,7 @@ enum class InputRole : uint8_t {
   kNormShift,       // beta of a normalisation: not decayed
   kStatistic,       // running mean or variance: no gradient
   kOptimizerState,  // momentum, loss scale, counters
-  kAccumulator,     // micro-batch sums: dead after an update
+  kAccumulator,     // sums over micro-batches; unused after an update
   kWeightCopy,      // cached cast weight: ir/weight_copy.h
   kHyperParameter,  // learning rate, random key, step counter
 };
@@ -231,7 +233,8 @@ class Graph {
   // Restores a topological order after rewiring. Keeps the present order where
   // it is legal. Throws kGraph on a cycle.
   void SortTopologically();
-  // The same, but keeps the order `wanted`, a permutation of nodes().
+  // The same, but keeps the order of `wanted`, a permutation of nodes(), where
+  // it is legal.
   void SortTopologically(const std::vector<Node*>& wanted);
 
   // Returns a deep copy: equal names, also of later nodes, and use lists in the

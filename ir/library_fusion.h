@@ -40,9 +40,9 @@ std::unique_ptr<Graph> OneOpGraph(OpKind op, const Attrs& attrs,
 // constants: "conv2d,reduce,mul,reduce".
 std::string FusedOps(const Graph& body);
 
-// Returns the body's input that is added to the result of the library op to
-// give the first output, where nothing else is computed; nullopt if there is
-// none. The call adds in place: the first result overwrites that operand.
+// If the body only adds one of its inputs to the library op's result, returns
+// that input, otherwise nullopt. The call adds in place: the first result
+// overwrites that operand.
 std::optional<size_t> AccumulatedInput(const Graph& body);
 
 // The sums over all dimensions except channels of a tensor [N,C,H,W] and of its

@@ -84,9 +84,8 @@ struct OpDef {
   // The element function of a kElementwise op.
   ScalarOp (*scalar)(const Attrs& attrs) = nullptr;
 
-  // Maps the result index of a kInjective op to its operand's index, that of a
-  // kIndexed op to the index in operand 0, where 0 stands for the dimensions
-  // whose index is in an operand. nullopt if some
+  // Maps the result index to the index in the operand (kIndexed: in operand 0,
+  // with 0 for dimensions that another operand indexes). Returns nullopt if a
   // dimension is not one affine term. Null: no loop nest can absorb the op.
   std::optional<IndexMap> (*operand_map)(const Node& node,
                                          const IndexMap& result) = nullptr;

@@ -37,7 +37,7 @@ enum class ScalarOp : uint8_t {
   kPow,
   kFloorDiv,  // of integers
   kRemainder,
-  kBitwiseAnd,  // of integers, as are the next two
+  kBitwiseAnd,  // integers only, also the next two
   kBitwiseOr,
   kBitwiseXor,
   kAnd,  // logical

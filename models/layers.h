@@ -41,14 +41,14 @@ class Layers {
   ir::Value* BatchNorm(ir::Value* x, const std::string& name, double gamma = 1,
                        ir::Where at = {});
   // A layer's parameters and running statistics, [C] each. Without statistics
-  // (null) every batch is normalised by its own, in evaluation too.
+  // (null) every batch is normalised by its own statistics, in evaluation too.
   struct NormState {
     ir::Value* scale;
     ir::Value* shift;
     ir::Value* mean;
     ir::Value* variance;
   };
-  // The same on existing state, which are graph inputs. `momentum` is the
+  // The same with existing state, given as graph inputs. `momentum` is the
   // weight of the new batch.
   ir::Value* BatchNorm(ir::Value* x, const NormState& state, double momentum,
                        double epsilon);
@@ -70,21 +70,23 @@ class Layers {
 
   // Adds input "images" and returns it as f32 [N,3,S,S].
   ir::Value* Images(ir::Where at = {});
-  // Logits of a side branch, [N,C], whose loss counts by `weight`.
+  // Logits [N,C] of an auxiliary classifier, whose loss is multiplied by
+  // `weight`.
   struct AuxiliaryLogits {
     ir::Value* logits;
     double weight;
   };
-  // Adds input "labels", the loss and the outputs, see Model. Side branches
-  // count only in kTrain.
+  // Adds input "labels", the loss and the outputs, see Model. Auxiliary losses
+  // are added only in kTrain.
   void Classify(ir::Value* logits,
                 const std::vector<AuxiliaryLogits>& auxiliary = {},
                 ir::Where at = {});
 
  private:
   bool mixes() const { return training() && options_.mixup; }
-  // Returns of(x) without mixup. With mixup, returns the weighted mean of of(x)
-  // and of(x of the batch's next sample) per sample. `of` returns f32 [N,..].
+  // Without mixup, returns of(x). With mixup, returns per sample the weighted
+  // mean of of(x) and of `of` of the batch's next sample. `of` returns f32
+  // [N,..].
   ir::Value* Mix(ir::Value* x, const std::function<ir::Value*(ir::Value*)>& of);
   // Returns the loss of each sample, f32 [N]; NaN for labels out of range.
   ir::Value* SampleLoss(ir::Value* logits, ir::Value* labels, double smoothing);

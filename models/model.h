@@ -85,10 +85,10 @@ struct CustomModel {
   bool trains = false;      // supports kTrain
   bool evaluates = false;
   int64_t image_size = 0;   // the only supported size; 0: any
-  int64_t num_classes = 0;  // without ModelOptions of others; 0: unknown
-  // Returns the values that training starts from; the model must outlive them.
-  // Null: drawn by the inputs' attributes. State without values, or of another
-  // shape, is drawn as well.
+  int64_t num_classes = 0;  // the default; 0: unknown
+  // Returns the initial values for training; the model must outlive them. The
+  // inputs' attributes determine the initial values if this is null, and those
+  // of state without values or with another shape.
   std::function<std::vector<ir::TensorSource>()> weights{};
   std::function<std::unique_ptr<ir::Graph>(Phase, const ModelOptions&)> build;
 };

@@ -103,9 +103,9 @@ enum class MicroBatches {
   kFinish,  // updates with the mean over all micro-batches
 };
 
-// How batch normalisation runs in training. Each level includes the previous
-// ones. If the target's library lacks such a convolution, kernels do the
-// work.
+// How batch normalisation runs in training. From kStatistics on, each level
+// includes the previous one. If the target's library lacks such a convolution,
+// kernels do the work.
 enum class NormLowering {
   kSeparate,    // one unfused kernel per direction
   kKernels,     // generated kernels, fused with their neighbours

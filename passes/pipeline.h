@@ -43,7 +43,8 @@ bool TakesFuel(std::string_view pass);
 // the nearest name or all names, or limit a pass that takes no fuel.
 void CheckPassNames(const PassOptions& options);
 
-// Checks beside those of the input, the final graph and the kernels.
+// Checks in addition to those of the input graph, the final graph and the
+// kernels, which always run.
 enum class Verification : uint8_t {
   kOff,
   kPasses,  // the graph after each pass that changed it, and that each pass

@@ -37,7 +37,7 @@ struct ProgramContext {
 // Functions throw kUsage if an input, output, buffer or step does not exist.
 class Program {
  public:
-  // Created by Session. With `poison`, results and workspaces are poisoned
+  // Created by Session. With `poison`, fills results and workspaces with NaN
   // before they are written (runtime/poison.h).
   Program(ProgramContext& context, codegen::CompiledProgram compiled,
           bool poison);
@@ -55,18 +55,18 @@ class Program {
   // Returns whether the program has an input of that name.
   bool HasInput(const std::string& name) const;
 
-  // Prepares RunGroup for `steps` runs at once: slot s holds the inputs and
-  // outputs of the run that s others of the group follow, so slot 0 always has
-  // those of the last run. Allocates the slots, with all inputs zero except in
-  // slot 0. Throws kOutOfMemory. REQUIRES: steps >= 1.
+  // Prepares RunGroup for `steps` runs at once. Each run has a slot of inputs
+  // and outputs: the first run has slot `steps` - 1, the last run has slot 0.
+  // Allocates the slots; the inputs of new slots are zero. Throws kOutOfMemory.
+  // REQUIRES: steps >= 1.
   void SetGroup(int64_t steps);
   int64_t group() const { return static_cast<int64_t>(ring_.size()) + 1; }
 
   // REQUIRES: `bytes` is the input's size; row-major layout.
   void SetInput(int input, const void* data, size_t bytes, int64_t slot = 0);
-  // The same, but the caller keeps `data` unchanged until `copied` has
-  // occurred, which is long before the next run ends. If `data` was allocated
-  // by Session::AllocateHost, the copy takes no host time.
+  // The same without waiting for the copy. The caller must not change `data`
+  // until `copied` has occurred, which is long before the next run ends. If
+  // `data` was allocated by Session::AllocateHost, the copy takes no host time.
   void SetInput(int input, const void* data, size_t bytes, Event& copied,
                 int64_t slot = 0);
 
@@ -75,7 +75,7 @@ class Program {
   // are not current; see StateStore.
   void Run();
   // Runs the program once per slot, from the last slot to slot 0, as one graph
-  // if the device captures it. REQUIRES: no observer.
+  // if the device can capture it. REQUIRES: no observer.
   void RunGroup();
   // For debugging: enqueues one plan step. A run is all steps in order.
   void RunStep(size_t step);

@@ -53,8 +53,8 @@ class Session {
   // Compiles a model's forward graph and prepares it to run. The program lives
   // as long as the session. Throws what codegen::Compile throws, and
   // kOutOfMemory if the device has less memory than the plan needs. With
-  // Verification::kAll, results and workspaces are
-  // poisoned before they are written (runtime/poison.h).
+  // Verification::kAll, fills results and workspaces with NaN before they are
+  // written (runtime/poison.h).
   Program& Compile(std::unique_ptr<ir::Graph> forward,
                    codegen::ProgramKind kind,
                    const codegen::CompileOptions& options);
@@ -84,9 +84,9 @@ class Session {
   std::vector<uint8_t> AllGather(std::span<const uint8_t> own) const;
 
   // --- Reading while later runs proceed --------------------------------------
-  // For a host that runs ahead of the device. Operations enqueued here follow
-  // the runs so far; the host may read results once an event recorded later
-  // has been awaited. `numbers` must be memory from AllocateHost.
+  // For a host that runs ahead of the device. Operations enqueued here run
+  // after the program runs enqueued so far. To read their results, record an
+  // event after them and await it. `numbers` must be memory from AllocateHost.
 
   std::unique_ptr<Memory> AllocateHost(size_t bytes);
   std::unique_ptr<Event> CreateEvent();

@@ -43,11 +43,11 @@ int64_t WriteBufferBytes(const codegen::Plan& plan);
 // stated otherwise. Functions that write a parameter also update its cached
 // cast weights and this rank's shard of it.
 //
-// A program may leave sharded parameters one update behind their shards, and
-// Show replaces them with their averages. Functions that need other values than
-// the storage holds gather these first if there is one rank. With several ranks
-// that is a collective. Functions that every rank must call do it, too. The
-// others throw kUsage until every rank has called Show.
+// The storage of sharded parameters does not always hold their current values:
+// a program may leave it one update behind the shards, and Show may replace it
+// with averages. If a function needs other values, it gathers them first,
+// provided that there is one rank or that every rank must call the function.
+// Otherwise it throws kUsage until every rank has called Show.
 class StateStore {
  public:
   // `threads` host threads compute initial values (BackendOptions::threads).
@@ -72,7 +72,7 @@ class StateStore {
   ir::InputRole Role(const std::string& name) const;
   // Returns whether this rank stores only a shard of the tensor.
   bool IsShard(const std::string& name) const;
-  // Returns whether the tensor is a shard of a parameter itself.
+  // Returns whether the tensor is a shard of a parameter, not of other state.
   bool IsParameterShard(const std::string& name) const;
   // Returns the row-major type; for a shard, the type of the whole tensor.
   ir::TensorType LogicalType(const std::string& name) const;
@@ -86,8 +86,9 @@ class StateStore {
   // Throws kCheckpoint if the count differs.
   void Write(const std::string& name, std::span<const float> values);
   // Sets the tensor of that name, of its LogicalType's shape, from elements
-  // that are rounded to its dtype. Of sharded state every rank keeps its shard;
-  // on rank 0, Broadcast also sends the elements to the other ranks.
+  // that are rounded to its dtype. If the state is sharded, the rank keeps only
+  // its shard; on rank 0, Broadcast later sends the elements to the other
+  // ranks.
   void Write(const ir::TensorSource& source);
   // The same from row-major elements of its LogicalType.
   void WriteBytes(const std::string& name, std::span<const uint8_t> row_major);
@@ -95,14 +96,16 @@ class StateStore {
   // be memory from AllocateHost.
   ir::DType EnqueueScalar(const std::string& name, void* to);
 
-  // Makes the storage of sharded parameters hold what `view` selects if there
-  // is one rank. With several, throws kUsage, naming `reader`, unless it does.
+  // If there is one rank, makes the storage of sharded parameters hold the
+  // values that `view` selects. With several ranks, throws kUsage, naming
+  // `reader`, unless it already holds them.
   void Require(ParameterView view, const std::string& reader);
 
   // --- Collectives: every rank must call these -------------------------------
 
-  // Copies rank 0's state to every rank. Ranks keep their shards of optimizer
-  // state that rank 0 did not set by WriteBytes since its last update.
+  // Copies rank 0's state to every rank. Each rank keeps its own shards of
+  // optimizer state, except those that rank 0 has set by WriteBytes since the
+  // last update.
   void Broadcast(StateSubset subset);
   // Replaces sharded parameters, and their cached cast weights, with what
   // `view` selects. kAverages applies to parameters whose averages are sharded
@@ -118,8 +121,8 @@ class StateStore {
 
   // --- For programs ----------------------------------------------------------
 
-  // Called before each run of a plan, without allocation unless parameters must
-  // be gathered. Throws kUsage, naming `plan`, if several ranks must call Show.
+  // Called before each run of a plan. Allocates only if parameters must be
+  // gathered. Throws kUsage, naming `plan`, if several ranks must call Show.
   void BeforeRun(const codegen::Plan& plan, const ShardUpdates& updates);
 
  private:

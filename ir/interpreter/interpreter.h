@@ -31,8 +31,8 @@ std::vector<Tensor> InterpretNode(const Node& node,
                                   std::span<const Tensor* const> inputs,
                                   EvalMode mode);
 
-// The same, and calls `visit(value, tensor)` for every value of the graph when
-// it is computed, including the inputs.
+// As Interpret, and calls `visit(value, tensor)` for every value of the graph
+// when it is computed, including the inputs.
 using ValueVisitor = std::function<void(const Value&, const Tensor&)>;
 std::vector<Tensor> Interpret(const Graph& graph,
                               std::span<const Tensor> inputs, EvalMode mode,

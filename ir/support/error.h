@@ -14,8 +14,8 @@ enum class ErrorCode : int {
   kDifference = 1,   // a comparison found a difference
   kUsage = 2,        // a flag or an argument is wrong
   kGraph = 3,        // a graph, model or configuration is malformed
-  kData = 4,         // the data set: missing, empty, corrupt
-  kCheckpoint = 5,   // a weight or checkpoint file
+  kData = 4,         // the data set is missing, empty or corrupt
+  kCheckpoint = 5,   // a weight or checkpoint file is unusable
   kDevice = 6,       // a backend or device is missing or rejected
   kOutOfMemory = 7,  // the plan does not fit
   kDiverged = 8,     // training diverged: the loss is not finite

@@ -53,9 +53,8 @@ struct ConvolutionExcess {
 };
 
 // Estimates it for forward convolutions and weight gradients, whose x may have
-// few channels: the library copies x to the workspace, with pixels of 16 bytes,
-// if it is large enough for that; otherwise threads load whole pixels or parts
-// of one.
+// few channels: if the workspace is large enough, the library copies x to it
+// with pixels of 16 bytes; otherwise threads load whole pixels or parts of one.
 ConvolutionExcess ExcessOf(const Convolution& conv, int64_t workspace_bytes,
                            const Target& target);
 

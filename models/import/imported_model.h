@@ -20,11 +20,10 @@ struct ImportedProgram {
   std::unique_ptr<ir::Graph> graph;
   std::vector<ir::NamedTensor> weights;  // of parameters and statistics
 };
-// Returns the tensor that the program is run on, for the extents that are
-// symbolic.
+// Returns the tensor given for an input, which determines symbolic extents.
 using GivenTensor = std::function<const ir::NamedTensor&(const std::string&)>;
 
-// One input of a program; -1 stands for a symbolic extent.
+// One input of a program; -1 is a symbolic extent.
 struct ImportedInput {
   bool is_f32 = false;
   ir::Shape shape;
@@ -38,15 +37,15 @@ std::vector<ir::NamedTensor> CopiesOf(
 void CheckGivenShape(const std::string& path, const std::string& input,
                      const ir::Shape& expected, const ir::Shape& given);
 
-// Adds the loss of a classifier. `results` are logits [N,C] and side branches
-// of the same type, whose losses count by 0.3 as in torchvision. Throws kGraph
-// for others.
+// Adds the loss of a classifier. `results` are logits [N,C], followed by the
+// logits of auxiliary classifiers, of the same type; 0.3 times their losses are
+// added, as in GoogLeNet. Throws kGraph for other results.
 void ClassifyResults(Layers& layers, const std::string& path,
                      const std::vector<ir::Value*>& results);
 
-// Returns a model of classes, named "module:STEM" after the file. `build` adds
-// the network and its loss to a graph. Throws kGraph unless the only input is
-// one of images, f32 [N,3,S,S].
+// Returns a classifier, named "module:STEM" after the file. `build` adds the
+// network and its loss to a graph. Throws kGraph unless the only input is
+// images, f32 [N,3,S,S].
 CustomModel ImportedClassifier(
     const std::string& path, std::span<const ImportedInput> inputs,
     int64_t num_classes,

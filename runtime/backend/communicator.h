@@ -63,11 +63,12 @@ struct Collective {
 };
 
 struct CommunicatorOptions {
-  // Per collective: a peer that has not taken part by then is lost.
+  // Timeout of each collective. A peer that has not joined by then is lost.
   std::chrono::milliseconds timeout{300'000};
   // If true, sums add elements in rank order, starting from zero; 16-bit
-  // elements accumulate in f32 and are rounded once. Otherwise the order is the
-  // fastest, equal on all ranks and in runs with equally many ranks.
+  // elements accumulate in f32 and are rounded once. Otherwise the transport
+  // chooses the order, which is the same on all ranks and in all runs with the
+  // same number of ranks.
   bool deterministic = false;
   // Network interface; empty: the one that reaches rank 0.
   std::string interface;
@@ -85,8 +86,8 @@ struct CollectiveTime {
   int64_t bytes = 0;
 };
 
-// Call from one thread at a time. The next call throws an earlier error, as
-// kPeerLost; after an error no collective runs.
+// Use it from one thread at a time. After an error no collective runs, and the
+// next call throws that error as kPeerLost.
 class Communicator {
  public:
   virtual ~Communicator();
@@ -99,8 +100,8 @@ class Communicator {
   // same allocations in the same order. The communicator must outlive it.
   virtual std::unique_ptr<Memory> Allocate(Device& device, size_t bytes);
 
-  // Allocates what a collective of this kind, size and dtype needs besides its
-  // data, so that Start does not allocate. Without this, Start allocates it.
+  // Allocates the memory that a collective of this kind, size and dtype needs
+  // besides its data. Otherwise Start allocates it.
   virtual void Prepare(const Collective& collective);
 
   // Starts the collective once the work enqueued on `stream` has ended. Returns

@@ -50,7 +50,7 @@ class Batch {
 struct DataStats {
   double wait_seconds = 0;    // time the caller spent in Next
   double read_seconds = 0;    // reading files, summed over workers
-  double decode_seconds = 0;  // decoding and augmenting, likewise
+  double decode_seconds = 0;  // decoding and augmenting, summed over workers
   int64_t bytes_read = 0;
   int64_t files_read = 0;
   int64_t bad_records = 0;  // samples skipped under BadRecord::kSkip

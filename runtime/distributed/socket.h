@@ -57,7 +57,7 @@ struct NetworkInterface {
 // there is none.
 NetworkInterface FindInterface(const std::string& name_or_address);
 
-// Whether a numeric address is a loopback address.
+// Returns whether a numeric address is a loopback address.
 bool IsLoopback(const std::string& address);
 
 // Serialises a message: a length of 4 bytes, then the fields, each a length and

@@ -51,9 +51,9 @@ bool IsExported(const std::string& path);
 // Reads such a file. Throws what ImportTorch and ImportOnnx throw.
 models::CustomModel ReadExported(const std::string& path);
 // Reads such a file and selects it as the model, with its batch size and image
-// size where they are fixed.
+// size if these are fixed.
 void UseExported(const std::string& path, ModelFlags& flags);
-// Reads such a file as a program for tensors that are given.
+// Reads such a file as a program whose input tensors are given.
 models::ImportedProgram ReadProgram(const std::string& path,
                                     const models::GivenTensor& given);
 
