@@ -10,7 +10,7 @@
 
 namespace fusor {
 
-// Parses an ECMAScript regular expression. Throws kUsage if `text` is none;
+// Parses an ECMAScript regular expression. Throws kUsage if `text` is not one;
 // `what` names it in the message.
 inline std::regex ParseRegex(std::string_view what, const std::string& text) {
   try {

@@ -85,7 +85,7 @@ int Fail(const std::exception& error) {
     return Fail("not enough memory on this host", ErrorCode::kOutOfMemory);
   }
   if (const auto* system = dynamic_cast<const std::system_error*>(&error)) {
-    // Of std::thread.
+    // Thrown by std::thread.
     if (system->code() == std::errc::resource_unavailable_try_again) {
       return Fail(
           "cannot start a thread: not enough memory, or too many threads",

@@ -36,8 +36,9 @@ class Checkpointing {
   // Opens the checkpoint to resume from, or the pretrained weights. Throws
   // kUsage for conflicting flags and for a workspace with checkpoints of
   // another run. Throws kCheckpoint if there is no intact checkpoint, or it is
-  // of another model, data set or batch size, or if the weights are damaged, no
-  // safetensors file or of another model. `description`: of the saved weights.
+  // of another model, data set or batch size, or if the weights are damaged,
+  // not in a safetensors file, or of another model. `description`: of the saved
+  // weights.
   Checkpointing(const CheckpointFlags& flags, Options identity, Options options,
                 runtime::Metadata description, uint64_t seed, FILE* text);
 
