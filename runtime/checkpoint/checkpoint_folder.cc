@@ -57,7 +57,7 @@ CheckpointFolder::CheckpointFolder(const std::string& path) : path_(path) {
   fs::create_directories(path, error);
   FUSOR_CHECK(!error, kCheckpoint, "cannot make the folder {}: {}", path,
               error.message());
-  SyncFolder(fs::path(path).parent_path(), ErrorCode::kCheckpoint);
+  SyncFolder(fs::absolute(path).parent_path(), ErrorCode::kCheckpoint);
   const std::string lock = path + "/.lock";
   lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   FUSOR_CHECK(lock_ >= 0, kCheckpoint, "cannot write {}: {}", lock,

@@ -170,6 +170,8 @@ void BindStep(nb::module_& module) {
               "strict: bool) -> None"));
   c.def("save_weights", &TrainingStep::SaveWeights, "path"_a);
   c.def("load_weights", &TrainingStep::LoadWeights, "path"_a);
+  c.def("save_checkpoint", &TrainingStep::SaveCheckpoint, "folder"_a, "keep"_a);
+  c.def("load_checkpoint", &TrainingStep::LoadCheckpoint, "path"_a);
   c.def(
       "report",
       [](TrainingStep& self, int64_t top) { return ToTuple(self.Report(top)); },

@@ -11,6 +11,7 @@
 #include "ir/state_names.h"
 #include "ir/support/error.h"
 #include "passes/training/training_state.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/state_store.h"
 #include "runtime/train/mixup.h"
@@ -63,6 +64,17 @@ codegen::CompileObserver StopOnKeyboardInterrupt() {
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   };
   return observer;
+}
+
+// Opens a checkpoint, or the newest intact one of a folder.
+runtime::Checkpoint OpenCheckpoint(const std::string& path) {
+  const std::vector<std::string> names = runtime::ListCheckpoints(path);
+  if (names.empty()) return runtime::ReadCheckpoint(path);
+  runtime::NewestCheckpoint newest = runtime::ReadNewestCheckpoint(path);
+  FUSOR_CHECK(newest.checkpoint, kCheckpoint,
+              "{}: none of the {} checkpoints is intact; {}", path,
+              names.size(), newest.skipped.front());
+  return std::move(*newest.checkpoint);
 }
 
 // One thread's use of the step.
@@ -295,6 +307,36 @@ void TrainingStep::SaveWeights(const std::string& path) {
 void TrainingStep::LoadWeights(const std::string& path) {
   const Use use(*this);
   Unlocked([&] { runtime::LoadWeights(session_->state(), path); });
+}
+
+std::string TrainingStep::SaveCheckpoint(const std::string& folder, int keep) {
+  const Use use(*this);
+  FUSOR_CHECK(keep >= 0, kUsage,
+              "keep: expected a number of at least 0, got {}", keep);
+  return Unlocked([&] {
+    runtime::CheckpointFolder checkpoints(folder);
+    runtime::StateSnapshot snapshot;
+    runtime::TakeSnapshot(session_->state(), snapshot);
+    std::string path = checkpoints.Save({.step = steps_,
+                                         .batch = model_.options.batch,
+                                         .seed = options_.seed,
+                                         .version = FUSOR_VERSION},
+                                        snapshot);
+    checkpoints.Prune(keep);
+    return path;
+  });
+}
+
+void TrainingStep::LoadCheckpoint(const std::string& path) {
+  const Use use(*this);
+  Unlocked([&] {
+    const runtime::Checkpoint checkpoint = OpenCheckpoint(path);
+    FUSOR_CHECK(checkpoint.header.seed == options_.seed, kCheckpoint,
+                "{}: expected seed {}, got {}", checkpoint.path, options_.seed,
+                checkpoint.header.seed);
+    runtime::RestoreState(session_->state(), checkpoint);
+    steps_ = checkpoint.header.step;
+  });
 }
 
 ReportTexts TrainingStep::Report(int64_t top) {

@@ -78,6 +78,15 @@ class TrainingStep {
   void LoadState(std::vector<HostArray> arrays, bool strict);
   void SaveWeights(const std::string& path);
   void LoadWeights(const std::string& path);
+  // Writes all state, including the optimizer's, and the number of steps to a
+  // new checkpoint in the folder, and returns the checkpoint's path. Keeps the
+  // `keep` newest ones; 0 keeps all. Throws kCheckpoint, kUsage if another run
+  // saves there.
+  std::string SaveCheckpoint(const std::string& folder, int keep);
+  // Restores what SaveCheckpoint wrote: from a checkpoint, or from the newest
+  // intact one in a folder. Throws kCheckpoint, with nothing changed, if there
+  // is none, or if it is of another model, optimizer or seed.
+  void LoadCheckpoint(const std::string& path);
 
   // Reports the compiled step; times are estimates.
   ReportTexts Report(int64_t top);

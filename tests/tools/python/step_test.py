@@ -333,6 +333,40 @@ class StateTest(StepCase):
         for name, value in self.step.state_dict().items():
             numpy.testing.assert_array_equal(other.state_dict()[name], value)
 
+    def test_checkpoints_continue_with_equal_bits(self):
+        def compiled(**options):
+            return fusor.compile(
+                CONVOLUTIONAL, self.batch["images"],
+                optimizer=fusor.AdamW(lr=0.01), ema_decay=0.9, **options)
+
+        step = compiled()
+        self.run_step(step)
+        with tempfile.TemporaryDirectory() as folder:
+            first = step.save_checkpoint(folder, keep=2)
+            expected = [self.run_step(step) for _ in range(2)]
+            other = compiled()
+            other.load_checkpoint(folder)
+            self.assertEqual(other.steps, 1)
+            self.assertEqual([self.run_step(other) for _ in range(2)],
+                             expected)
+            newest = [step.save_checkpoint(folder, keep=2) for _ in range(2)]
+            self.assertEqual(sorted(newest), sorted(
+                str(path) for path in pathlib.Path(folder).glob("step-*")))
+            # The older one is taken where the newest is damaged.
+            manifest = pathlib.Path(newest[1]) / "manifest.json"
+            manifest.write_text(manifest.read_text()[:-9])
+            self.fails(CHECKPOINT, [newest[1]], other.load_checkpoint,
+                       newest[1])
+            other.load_checkpoint(folder)
+            self.assertEqual(other.steps, 3)
+            self.fails(CHECKPOINT, [first], other.load_checkpoint, first)
+            self.fails(CHECKPOINT, ["expected seed 5, got 0"],
+                       compiled(seed=5).load_checkpoint, folder)
+            self.fails(CHECKPOINT, ["other options"], self.step.load_checkpoint,
+                       folder)
+            self.assertEqual(self.step.steps, 0)
+            self.fails(2, ["keep"], step.save_checkpoint, folder, -1)
+
     def test_bad_states_change_nothing(self):
         state = self.step.state_dict()
         name = "head.weight"

@@ -131,6 +131,25 @@ class Step:
         """Load weights that save_weights or `fusor train` wrote."""
         self._step.load_weights(os.fspath(path))
 
+    def save_checkpoint(self, folder: str | os.PathLike[str],
+                        keep: int = 3) -> str:
+        """Save all state of training, and return the checkpoint's path.
+
+        Writes parameters, running statistics, the optimizer's state and the
+        number of steps, but not `lr`, to a new folder in `folder`, and keeps
+        the newest `keep` ones (0: all). A crash leaves the earlier ones intact.
+        """
+        return self._step.save_checkpoint(os.fspath(folder), keep)
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Restore a checkpoint, so that training continues with equal bits.
+
+        path: what save_checkpoint returned, or its folder, of which the newest
+        intact checkpoint is taken. Raises Error for a checkpoint of another
+        model, optimizer or seed; nothing changes then.
+        """
+        self._step.load_checkpoint(os.fspath(path))
+
     def report(self, top: int = 15) -> Report:
         """Return what the step costs: kernels, memory, estimated times.
 
