@@ -11,7 +11,6 @@
 
 #include "ir/interpreter/host_tensor.h"
 #include "ir/support/error.h"
-#include "ir/support/file.h"
 #include "ir/support/str.h"
 #include "models/onnx/onnx_ops.h"
 
@@ -423,23 +422,24 @@ std::vector<ImportedInput> InputsOf(const Program& program) {
   return inputs;
 }
 
-}  // namespace
-
-CustomModel ImportOnnx(const std::string& path) {
-  std::vector<uint8_t> file;
-  ReadFile(path, ErrorCode::kData, file);
-  return ImportOnnx(path, file);
-}
-
-CustomModel ImportOnnx(const std::string& path, std::span<const uint8_t> file) {
-  const auto program =
-      std::make_shared<const Program>(path, ParseOnnx(path, file));
+CustomModel Import(const std::string& path, OnnxModel model) {
+  const auto program = std::make_shared<const Program>(path, std::move(model));
   return ImportedClassifier(
       path, InputsOf(*program), program->num_classes(),
       [program](ir::Graph& graph, Phase phase, const ModelOptions& options) {
         GraphBuilder(*program, graph, phase, options).BuildClassifier();
       },
       [program] { return program->Weights(); });
+}
+
+}  // namespace
+
+CustomModel ImportOnnx(const std::string& path) {
+  return Import(path, ReadOnnx(path));
+}
+
+CustomModel ImportOnnx(const std::string& path, std::span<const uint8_t> file) {
+  return Import(path, ParseOnnx(path, file));
 }
 
 ImportedProgram ImportOnnxProgram(const std::string& path,

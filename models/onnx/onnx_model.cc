@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -58,14 +61,16 @@ class Parser {
  public:
   explicit Parser(const std::string& path) : path_(path) {}
 
-  OnnxModel Parse(std::span<const uint8_t> file) {
-    if (file.size() > std::numeric_limits<int>::max()) {
+  // `read` parses the message; returns false if it is damaged.
+  OnnxModel Parse(int64_t bytes,
+                  const std::function<bool(onnx::ModelProto&)>& read) {
+    if (bytes > std::numeric_limits<int>::max()) {
       Throw("file",
             "expected less than 2 GiB, with larger tensors in "
             "external data");
     }
     onnx::ModelProto model;
-    if (!model.ParseFromArray(file.data(), static_cast<int>(file.size()))) {
+    if (!read(model)) {
       Throw("file", "expected an ONNX model, got damaged or truncated bytes");
     }
     if (!model.has_graph()) Throw("graph", "expected one, got none");
@@ -304,10 +309,9 @@ class Parser {
     if (tensor.data_location() == TensorProto::EXTERNAL) {
       result.bytes = External(tensor, result.type, where);
     } else if (tensor.has_raw_data()) {
-      const std::string& raw = tensor.raw_data();
-      CheckCount(raw.size(), result.type.num_bytes(), "bytes", where);
-      result.bytes.assign(raw.begin(), raw.end());
-      tensor.clear_raw_data();
+      const std::unique_ptr<const std::string> raw(tensor.release_raw_data());
+      CheckCount(raw->size(), result.type.num_bytes(), "bytes", where);
+      result.bytes.assign(raw->begin(), raw->end());
     } else {
       Fields(tensor, where, result);
     }
@@ -364,16 +368,17 @@ class Parser {
       if (entry.key() == "offset") offset = Number(entry.value(), where);
       if (entry.key() == "length") length = Number(entry.value(), where);
     }
-    const std::vector<uint8_t>& file = ExternalFile(location, where);
-    const auto size = static_cast<int64_t>(file.size());
+    const InputFile& file = ExternalFile(location, where);
+    const int64_t size = file.size();
     if (length != type.num_bytes() || offset > size || length > size - offset) {
       Throw(where, fmt::format("bytes {} to {} + {} of {}, which has {}: "
                                "expected {} bytes",
                                offset, offset, length, location, size,
                                type.num_bytes()));
     }
-    const auto first = file.begin() + offset;
-    return {first, first + length};
+    std::vector<uint8_t> bytes(static_cast<size_t>(length));
+    Named(where, [&] { file.Read(offset, bytes); });
+    return bytes;
   }
 
   int64_t Number(const std::string& text, const std::string& where) const {
@@ -386,10 +391,10 @@ class Parser {
   }
 
   // Only files inside the model's folder: a model must not read others.
-  const std::vector<uint8_t>& ExternalFile(const std::string& location,
-                                           const std::string& where) {
+  const InputFile& ExternalFile(const std::string& location,
+                                const std::string& where) {
     const auto found = files_.find(location);
-    if (found != files_.end()) return found->second;
+    if (found != files_.end()) return *found->second;
     namespace fs = std::filesystem;
     std::error_code error;
     const fs::path folder =
@@ -401,20 +406,33 @@ class Parser {
       Throw(where, "external data in " + location +
                        ": expected a file inside the model's folder");
     }
-    std::vector<uint8_t>& bytes = files_[location];
-    Named(where, [&] { ReadFile(file.string(), ErrorCode::kGraph, bytes); });
-    return bytes;
+    std::unique_ptr<InputFile> opened;
+    Named(where, [&] {
+      opened = std::make_unique<InputFile>(file.string(), ErrorCode::kGraph);
+    });
+    return *(files_[location] = std::move(opened));
   }
 
   const std::string& path_;
-  std::map<std::string, std::vector<uint8_t>> files_;            // by location
+  std::map<std::string, std::unique_ptr<InputFile>> files_;      // by location
   std::map<std::string, const onnx::FunctionProto*> functions_;  // by type
 };
 
 }  // namespace
 
+OnnxModel ReadOnnx(const std::string& path) {
+  const InputFile file(path, ErrorCode::kData);  // checks that it can be read
+  return Parser(path).Parse(file.size(), [&](onnx::ModelProto& model) {
+    std::ifstream stream(path, std::ios::binary);
+    return model.ParseFromIstream(&stream);
+  });
+}
+
 OnnxModel ParseOnnx(const std::string& path, std::span<const uint8_t> file) {
-  return Parser(path).Parse(file);
+  const auto size = static_cast<int64_t>(file.size());
+  return Parser(path).Parse(size, [&](onnx::ModelProto& model) {
+    return model.ParseFromArray(file.data(), static_cast<int>(size));
+  });
 }
 
 DType OnnxDType(int64_t element_type, const std::string& where) {

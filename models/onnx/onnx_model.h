@@ -56,11 +56,14 @@ struct OnnxModel {
   OnnxGraph graph;
 };
 
-// Reads a model. Inlines the model's functions. `path` names the model in
-// messages; tensors in other files are read from its folder. Throws kGraph,
-// with a line that names the tensor or node, for damaged and truncated files,
+// Reads a model; its tensors are in memory once, except the one being read.
+// Inlines the model's functions. Tensors in other files are read from the
+// model's folder. Throws kData if the file cannot be read, and kGraph, with a
+// line that names the tensor or node, for damaged and truncated files,
 // unsupported opsets and dtypes, tensors whose bytes do not fit their shape,
 // and files outside the folder.
+OnnxModel ReadOnnx(const std::string& path);
+// The same for a model's bytes; `path` names the model in messages.
 OnnxModel ParseOnnx(const std::string& path, std::span<const uint8_t> file);
 
 // Returns the dtype of a TensorProto.DataType; throws kGraph, starting with

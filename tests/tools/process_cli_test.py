@@ -267,7 +267,7 @@ class MemoryTest(CliTest):
         weights_and_momentum = 2 * 4 * (11176512 + 32768 * 513)
         train = ("train", "--synthetic", *model, "--iterations", "1")
         out, more = self.folder / "out", self.folder / "more"
-        weights = out / "model.safetensors"
+        weights, exported = out / "model.safetensors", self.folder / "m.onnx"
         found = {}
         for name, args in (
                 ("plain", train),
@@ -277,8 +277,13 @@ class MemoryTest(CliTest):
                                        "--workspace", more)),
                 ("pretrained", (*train, "--pretrained-weights", weights)),
                 ("evaluates", ("eval", self.samples, *model, "--weights",
-                               weights))):
+                               weights)),
+                ("evaluates ONNX", ("eval", self.samples, "-a", exported,
+                                    *model[4:]))):
             with self.subTest(name):
+                if exported in args:
+                    self.succeeds("export", *model[:4], *model[6:], "--weights",
+                                  weights, "-o", exported)
                 file = self.folder / "report.json"
                 peak = self.peak_bytes(*args, "--json", file)
                 report = json.loads(file.read_text())
