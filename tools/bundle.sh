@@ -55,7 +55,7 @@ for backend in "${backends[@]}"; do
     fail "$build has no lib/fusor/$backend; run bash tools/setup.sh --cuda"
 done
 
-version=$("$build/bin/fusor" --version)
+version=$("$build/bin/fusor" --version | sed -n "1s/^fusor //p")
 name=$kind-$version-x86_64
 archive=$(realpath -m -- "${1:-$build/$name.tar.xz}")
 [[ -d $(dirname -- "$archive") ]] || fail "no folder $(dirname -- "$archive")"
