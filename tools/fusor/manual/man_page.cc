@@ -32,7 +32,9 @@ constexpr ExitStatus kExitStatus[] = {
     {"6",
      "a backend or device is missing or rejected; a program file was compiled "
      "by another build or for another machine"},
-    {"7", "the plan does not fit into memory"},
+    {"7",
+     "not enough memory: for the plan, a thread, or the copy of the state that "
+     "is saved"},
     {"8",
      "training diverged: the loss is not finite, or overflow skipped too many "
      "updates in a row"},
