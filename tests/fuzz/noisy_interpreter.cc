@@ -32,7 +32,7 @@ double Epsilon(DType dtype) {
   }
 }
 
-// Of sums, which are accumulated in f32 at least.
+// Relative error of a sum: sums are accumulated in f32 at least.
 double SumEpsilon(DType dtype) {
   return Epsilon(dtype == DType::kF64 ? dtype : DType::kF32);
 }

@@ -17,7 +17,7 @@ import unittest
 BIN = pathlib.Path(sys.argv.pop(1)).resolve().parent
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# What each shell must offer after a line.
+# A line, and the words that each shell must offer after it.
 COMPLETIONS = [
     ("fusor tr", {"train"}),
     ("fusor train --fus", {"--fusion", "--fusion-rounding"}),

@@ -100,7 +100,7 @@ bool DividesInLoops(const codegen::Phase& phase) {
   return divides;
 }
 
-// What the instructions of an entry do.
+// Counts of an entry's instructions by what they do.
 struct Instructions {
   int global = 0;       // accesses to buffers
   int wide_global = 0;  // of 16 bytes

@@ -38,7 +38,7 @@ codegen::Plan PlanOf(const codegen::TargetCompiler& compiler,
 // Returns the bytes of all arenas.
 int64_t PlannedBytes(const codegen::Plan& plan);
 
-// What a run keeps in host memory besides its arenas. Ignored for a GPU, which
+// Host memory of a run besides its arenas. Ignored for a GPU, which
 // has separate memory.
 struct HostUse {
   int64_t data_bytes = 0;  // of batches; proportional to the batch size
