@@ -39,9 +39,8 @@ constexpr double kLibraryMemoryShare = 0.8;
 constexpr double kMatmulTensorShare = 0.4;
 // Tensors of at most l2_bytes / kCachedPart are read from the L2 cache.
 constexpr int64_t kCachedPart = 16;
-// Of the data that a phase accessed last, l2_bytes / kKeptPart stay in the L2
-// cache: data read by multiprocessors of both halves of the GPU is stored
-// twice.
+// The L2 cache keeps the last l2_bytes / kKeptPart that a phase accessed: data
+// read by multiprocessors of both halves of the GPU is stored twice.
 constexpr int64_t kKeptPart = 2;
 // Bandwidth of the L2 cache. Memory traffic crosses it, too.
 constexpr double kCacheBytesPerNs = 5500;
