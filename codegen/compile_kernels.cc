@@ -41,7 +41,7 @@ std::set<std::string> FindSubstituted(const Plan& plan,
     const auto it = std::find(names.begin(), names.end(), name);
     if (it == names.end()) {
       const std::string nearest = NearestName(name, names);
-      FUSOR_CHECK(!options.refuse_unused, kUsage,
+      FUSOR_CHECK(!options.reject_unused, kUsage,
                   "{}: program {} has no kernel {}{}", substitute.source,
                   plan.name, name,
                   nearest.empty() ? "" : "; did you mean " + nearest + "?");
@@ -49,7 +49,7 @@ std::set<std::string> FindSubstituted(const Plan& plan,
     }
     const std::string problem =
         WhyNotOf(plan.kernels[it - names.begin()].kernel, substitute.text);
-    FUSOR_CHECK(problem.empty() || !options.refuse_unused, kUsage,
+    FUSOR_CHECK(problem.empty() || !options.reject_unused, kUsage,
                 "{}: does not belong to kernel {} of program {}: {}",
                 substitute.source, name, plan.name, problem);
     if (problem.empty()) found.insert(name);

@@ -21,7 +21,7 @@ struct KernelsReport {
 // stores there those that it compiles. Without a folder, compiles all kernels.
 // Compiles the edited text of `options.substitutes` instead of a kernel if its
 // KernelStamp matches. Otherwise throws kUsage, or ignores the text without
-// `options.refuse_unused`.
+// `options.reject_unused`.
 KernelsReport CompileKernels(Plan& plan, const TargetCompiler& compiler,
                              const PlanOptions& options);
 

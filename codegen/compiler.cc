@@ -140,7 +140,7 @@ PlanOptions MakePlanOptions(const CompileOptions& options,
     };
   }
   plan_options.substitutes = options.substitutes;
-  plan_options.refuse_unused = options.refuse_unused_substitutes;
+  plan_options.reject_unused = options.reject_unused_substitutes;
   return plan_options;
 }
 

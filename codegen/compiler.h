@@ -61,9 +61,9 @@ struct CompileOptions {
   const StateLayout* state = nullptr;
   // Edited artifacts to compile instead of kernels, by kernel name. One that
   // does not match a kernel of the program is an error (kUsage) or, without
-  // refuse_unused_substitutes, ignored (see CompileReport::substituted).
+  // reject_unused_substitutes, ignored (see CompileReport::substituted).
   std::map<std::string, KernelSubstitute> substitutes;
-  bool refuse_unused_substitutes = true;
+  bool reject_unused_substitutes = true;
   int64_t memory_limit_bytes = 0;  // 0: no limit
   int threads = 0;                 // compile threads; 0: one per core
   std::string kernel_cache;        // folder; empty: none

@@ -104,7 +104,7 @@ Value* Graph::AddInput(TensorType type, InputRole role, std::string name,
 namespace {
 
 // Rethrows an error with the node that it is about.
-[[noreturn]] void Refuse(std::string_view op, const std::vector<Value*>& inputs,
+[[noreturn]] void Reject(std::string_view op, const std::vector<Value*>& inputs,
                          const Location& location, const Error& error) {
   ThrowError(
       ErrorCode::kGraph,
@@ -142,7 +142,7 @@ std::vector<TensorType> ResultTypes(const OpDef& op,
     for (const Value* value : inputs) types.push_back(value->type());
     return InferResults(op, types, attrs, body);
   } catch (const Error& error) {
-    Refuse(op.name, inputs, location, error);
+    Reject(op.name, inputs, location, error);
   }
 }
 

@@ -55,10 +55,10 @@ class Verifier {
     if (condition) [[likely]] {
       return;
     }
-    Refuse(fmt::format(format, std::forward<Args>(args)...));
+    Reject(fmt::format(format, std::forward<Args>(args)...));
   }
 
-  [[noreturn]] void Refuse(const std::string& rule) const {
+  [[noreturn]] void Reject(const std::string& rule) const {
     throw Violation{
         fmt::format("{}: {}{}", where_,
                     node_ == nullptr ? "" : Describe(*node_) + ": ", rule),
@@ -71,7 +71,7 @@ class Verifier {
     try {
       function();
     } catch (const Error& error) {
-      Refuse(error.what());
+      Reject(error.what());
     }
   }
 

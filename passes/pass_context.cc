@@ -15,7 +15,7 @@ bool PassContext::ConsumeFuel(const std::string& pass,
   const auto it = options_.fuel.find(pass);
   if (it != options_.fuel.end()) {
     if (it->second <= 0) {
-      if (!refused_.has_value()) refused_ = std::move(application);
+      if (!rejected_.has_value()) rejected_ = std::move(application);
       return false;
     }
     --it->second;

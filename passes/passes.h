@@ -201,7 +201,7 @@ class PassContext {
   // The rewrites that ConsumeFuel allowed, in order, and the first one that it
   // rejected.
   const std::vector<Application>& applications() const { return applications_; }
-  const std::optional<Application>& refused() const { return refused_; }
+  const std::optional<Application>& rejected() const { return rejected_; }
   // Calls the hook after `pass` has run. Returns true if the hook changed the
   // graph.
   bool RunHook(const std::string& pass, ir::Graph& graph);
@@ -220,7 +220,7 @@ class PassContext {
   std::map<std::string, int64_t> counters_;
   std::vector<PassTrace> traces_;
   std::vector<Application> applications_;
-  std::optional<Application> refused_;
+  std::optional<Application> rejected_;
   const std::unique_ptr<RewriteHook> hook_;  // may be null
 };
 

@@ -124,8 +124,8 @@ class PassRun {
       Apply(entry);
     } catch (const Error& error) {
       // A pass may reject user input; any other error is a bug.
-      const bool refused = error.code() != ErrorCode::kInternal;
-      Fail(error.code(), refused ? error.what() : Broken(error));
+      const bool rejected = error.code() != ErrorCode::kInternal;
+      Fail(error.code(), rejected ? error.what() : Broken(error));
     } catch (const std::bad_alloc&) {
       throw;  // no fault of the pass
     } catch (const std::exception& error) {

@@ -131,7 +131,7 @@ class Tuner {
   Tuner(const codegen::SearchSpace& study,
         const codegen::TargetCompiler& compiler, Device& device,
         const TuneOptions& options)
-      : study_(study),
+      : search_space_(study),
         compiler_(compiler),
         device_(device),
         options_(options),
@@ -141,7 +141,7 @@ class Tuner {
 
   TuneResult Run() {
     const Clock::time_point start = Clock::now();
-    candidates_ = study_.Candidates();
+    candidates_ = search_space_.Candidates();
     AddWork();
     for (int round = 0; round <= options_.rounds && !work_.empty(); ++round) {
       Tell(round);
@@ -165,7 +165,7 @@ class Tuner {
     const ir::TensorType from{DType::kF32, {kCastElements}, {}};
     ir::TensorType to = from;
     // A GPU has no call for casts; a copy of equal bytes takes as long.
-    if (!target.simt) to.dtype = study_.mixed();
+    if (!target.simt) to.dtype = search_space_.mixed();
     cast_ = std::make_unique<Work>(
         LibraryCall{
             .op = ir::OpKind::kCopy, .operands = {from}, .results = {to}},
@@ -261,9 +261,9 @@ class Tuner {
     for (size_t i = 0; i < work_.size(); ++i) {
       candidates_[i].ms = work_[i].median();
     }
-    const codegen::RewriteVerdicts verdicts =
-        study_.Judge(candidates_, ns_per_byte);
-    result_.choices = study_.Choose(candidates_, verdicts, ns_per_byte);
+    const codegen::RewriteDecisions decisions =
+        search_space_.SelectRewrites(candidates_, ns_per_byte);
+    result_.choices = search_space_.Choose(candidates_, decisions, ns_per_byte);
     result_.choices.origin = {.target = compiler_.target().name,
                               .device = device_.description(),
                               .library = compiler_.LibraryVersion(),
@@ -275,7 +275,7 @@ class Tuner {
                                   c.copied_bytes * ns_per_byte * 1e-6});
       AddComment(result_.measured.back());
     }
-    for (const auto& [key, verdict] : verdicts) AddVerdict(key, verdict);
+    for (const auto& [key, decision] : decisions) AddDecision(key, decision);
   }
 
   // Appends "direct 20.1 ms, winograd 12.3 ms".
@@ -287,25 +287,25 @@ class Tuner {
   }
 
   // "..; saves 0.120 ms a step", or "..; space_to_depth saves ..".
-  void AddVerdict(const ir::AutotuneResults::Key& key,
-                  const codegen::RewriteDecision& verdict) {
-    if (verdict.choice.empty()) {
+  void AddDecision(const ir::AutotuneResults::Key& key,
+                   const codegen::RewriteDecision& decision) {
+    if (decision.choice.empty()) {
       ++result_.rewrites;
-      result_.rewrites_taken += verdict.taken ? 1 : 0;
+      result_.rewrites_taken += decision.taken ? 1 : 0;
     }
     std::string& comment = result_.comments[key];
     if (!comment.empty()) comment += "; ";
-    if (!verdict.choice.empty()) comment += verdict.choice + " ";
-    if (!verdict.saved_ns.has_value()) {
+    if (!decision.choice.empty()) comment += decision.choice + " ";
+    if (!decision.saved_ns.has_value()) {
       comment += "not compared";
       return;
     }
-    const double ms = *verdict.saved_ns * 1e-6;
+    const double ms = *decision.saved_ns * 1e-6;
     comment += fmt::format("{} {:.3f} ms a step", ms > 0 ? "saves" : "costs",
                            std::abs(ms));
   }
 
-  const codegen::SearchSpace& study_;
+  const codegen::SearchSpace& search_space_;
   const codegen::TargetCompiler& compiler_;
   Device& device_;
   const TuneOptions& options_;

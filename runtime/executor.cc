@@ -191,9 +191,9 @@ void Executor::RunGraph(Graph& graph, Stream& stream) {
     } catch (const Error& e) {
       // The stream has reported it. Other ranks launch their collectives in a
       // graph, so this rank cannot fall back.
-      const bool refused =
+      const bool rejected =
           e.code() == ErrorCode::kDevice || e.code() == ErrorCode::kOutOfMemory;
-      if (!refused || !numbers_.empty()) throw;
+      if (!rejected || !numbers_.empty()) throw;
       graph.captured.reset();
     }
   }

@@ -14,13 +14,13 @@ struct Group {
   std::vector<const ConvRewrite*> rewrites;
   std::set<Key> before, after;
   std::set<Key> chosen_by;  // keys of the decision
-  RewriteDecision verdict;
+  RewriteDecision decision;
 };
 
-class Judge {
+class RewriteSelection {
  public:
-  Judge(const std::vector<ConvRewrite>& rewrites, const ProblemTimes& times,
-        double ns_per_byte)
+  RewriteSelection(const std::vector<ConvRewrite>& rewrites,
+                   const ProblemTimes& times, double ns_per_byte)
       : times_(times), ns_per_byte_(ns_per_byte) {
     for (const ConvRewrite& rewrite : rewrites) Add(rewrite);
   }
@@ -34,19 +34,19 @@ class Judge {
     for (Group& group : groups_) {
       if (!BuildsOnOthers(group)) Decide(group);
     }
-    std::map<Key, RewriteDecision> verdicts;
+    std::map<Key, RewriteDecision> decisions;
     for (Group& group : groups_) {
       for (const Group& base : groups_) {
         if (Meet(base.after, group.before)) {
-          group.verdict.taken &= base.verdict.taken;
+          group.decision.taken &= base.decision.taken;
         }
       }
       for (const Key& key : group.chosen_by) {
-        RewriteDecision& verdict = verdicts[key];
-        if (!verdict.taken) verdict = group.verdict;
+        RewriteDecision& decision = decisions[key];
+        if (!decision.taken) decision = group.decision;
       }
     }
-    return verdicts;
+    return decisions;
   }
 
  private:
@@ -72,7 +72,7 @@ class Judge {
       if (!rewrite.choice.empty()) {
         group->chosen_by = {{rewrite.parts[0].before, rewrite.dtype}};
       }
-      group->verdict.choice = rewrite.choice;
+      group->decision.choice = rewrite.choice;
     }
     group->rewrites.push_back(&rewrite);
   }
@@ -101,7 +101,7 @@ class Judge {
   double SavedInstead(const ConvRewrite& rewrite, const Group& group) const {
     double best = 0;
     for (const Group& other : groups_) {
-      if (&other == &group || !other.verdict.taken) continue;
+      if (&other == &group || !other.decision.taken) continue;
       for (const ConvRewrite* r : other.rewrites) {
         if (r->place == rewrite.place) {
           best = std::max(best, Saved(*r).value_or(0));
@@ -119,12 +119,12 @@ class Judge {
       ns += *saved - SavedInstead(*rewrite, group);
     }
     for (const Group& other : groups_) {
-      if (other.verdict.taken && Meet(group.after, other.before)) {
-        ns += *other.verdict.saved_ns;
+      if (other.decision.taken && Meet(group.after, other.before)) {
+        ns += *other.decision.saved_ns;
       }
     }
-    group.verdict.taken = ns > 0;
-    group.verdict.saved_ns = ns;
+    group.decision.taken = ns > 0;
+    group.decision.saved_ns = ns;
   }
 
   const ProblemTimes& times_;
@@ -137,7 +137,7 @@ class Judge {
 std::map<Key, RewriteDecision> DecideRewrites(
     const std::vector<ConvRewrite>& rewrites, const ProblemTimes& times,
     double ns_per_byte) {
-  return Judge(rewrites, times, ns_per_byte).Run();
+  return RewriteSelection(rewrites, times, ns_per_byte).Run();
 }
 
 }  // namespace fusor::codegen

@@ -279,8 +279,8 @@ void SearchSpace::AddCandidates(const Node& node, DType dtype, int layers,
   }
 }
 
-RewriteVerdicts SearchSpace::Judge(const std::vector<SearchCandidate>& measured,
-                                   double ns_per_byte) const {
+RewriteDecisions SearchSpace::SelectRewrites(
+    const std::vector<SearchCandidate>& measured, double ns_per_byte) const {
   const auto best = BestTimes(measured, ns_per_byte, nullptr);
   const ProblemTimes times = [&](const std::string& problem, DType dtype) {
     return TimeIn(best, problem, dtype);
@@ -290,14 +290,14 @@ RewriteVerdicts SearchSpace::Judge(const std::vector<SearchCandidate>& measured,
 
 AutotuneResults SearchSpace::Choose(
     const std::vector<SearchCandidate>& measured,
-    const RewriteVerdicts& verdicts, double ns_per_byte) const {
+    const RewriteDecisions& decisions, double ns_per_byte) const {
   AutotuneResults choices;
   const auto best = BestTimes(measured, ns_per_byte, &choices);
-  for (const auto& [key, verdict] : verdicts) {
-    if (verdict.choice.empty()) {
-      if (!verdict.taken) choices.candidates[key] = passes::kDeclined;
-    } else if (verdict.taken) {
-      choices.candidates[key] = verdict.choice;
+  for (const auto& [key, decision] : decisions) {
+    if (decision.choice.empty()) {
+      if (!decision.taken) choices.candidates[key] = passes::kDeclined;
+    } else if (decision.taken) {
+      choices.candidates[key] = decision.choice;
     }
   }
   if (!DecidesPrecision()) return choices;
@@ -311,7 +311,7 @@ AutotuneResults SearchSpace::Choose(
   rule.margin = kMeasureMargin;
   const std::set<std::string> wide = FasterInF32(*graph_, rule);
   for (const auto& [key, ns] : best) {
-    if (key.second != mixed_ || verdicts.contains(key)) continue;
+    if (key.second != mixed_ || decisions.contains(key)) continue;
     choices.precisions[key] = wide.contains(key.first) ? DType::kF32 : mixed_;
   }
   return choices;

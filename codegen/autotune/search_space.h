@@ -56,7 +56,7 @@ struct SearchCandidate {
   double ms = 0;
 };
 
-using RewriteVerdicts = std::map<ir::AutotuneResults::Key, RewriteDecision>;
+using RewriteDecisions = std::map<ir::AutotuneResults::Key, RewriteDecision>;
 
 // The autotuning search space of a program. Lists the candidates to measure and
 // makes choices from the measurements.
@@ -84,16 +84,16 @@ class SearchSpace {
 
   // Returns the decisions on the convolutions that FuseConvNorm and
   // SpaceToDepth create. `ns_per_byte`: time in which a kernel moves one byte.
-  RewriteVerdicts Judge(const std::vector<SearchCandidate>& measured,
-                        double ns_per_byte) const;
+  RewriteDecisions SelectRewrites(const std::vector<SearchCandidate>& measured,
+                                  double ns_per_byte) const;
 
   // Returns the fastest candidate for each problem and dtype, layout copies
-  // included. Replaces it with passes::kDeclined if `verdicts` rejects the
+  // included. Replaces it with passes::kDeclined if `decisions` rejects the
   // convolution, or with ConvRewrite::choice if it accepts a rewrite that has
   // one. Except on GPUs, also returns the precisions by passes::FasterInF32.
   // Casts and copies take `ns_per_byte`.
   ir::AutotuneResults Choose(const std::vector<SearchCandidate>& measured,
-                             const RewriteVerdicts& verdicts,
+                             const RewriteDecisions& decisions,
                              double ns_per_byte) const;
 
  private:

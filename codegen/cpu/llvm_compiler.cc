@@ -99,9 +99,9 @@ std::string WriteModule(llvm::Module& module, llvm::TargetMachine& machine,
   llvm::SmallVector<char, 0> bytes;
   llvm::raw_svector_ostream stream(bytes);
   llvm::legacy::PassManager passes;
-  const bool refused =
+  const bool rejected =
       machine.addPassesToEmitFile(passes, stream, nullptr, type);
-  FUSOR_ASSERT(!refused, "LLVM cannot write this kind of file");
+  FUSOR_ASSERT(!rejected, "LLVM cannot write this kind of file");
   passes.run(module);
   return {bytes.begin(), bytes.end()};
 }

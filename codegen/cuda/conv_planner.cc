@@ -229,10 +229,10 @@ ConvPlanner::Known ConvPlanner::Query(const LibraryCall& call) const {
       }
     }
   } catch (const Error& e) {
-    known.refusal = e.what();
+    known.rejection = e.what();
   }
-  if (known.configs.empty() && known.refusal.empty()) {
-    known.refusal = "cuDNN: no engine";
+  if (known.configs.empty() && known.rejection.empty()) {
+    known.rejection = "cuDNN: no engine";
   }
   std::stable_partition(
       known.configs.begin(), known.configs.end(),
@@ -249,9 +249,9 @@ const ConvPlanner::Known& ConvPlanner::Ask(const LibraryCall& call) const {
 }
 
 std::vector<EngineConfig> ConvPlanner::Configs(const LibraryCall& call,
-                                               std::string* refusal) const {
+                                               std::string* rejection) const {
   const Known& known = Ask(call);
-  if (refusal != nullptr) *refusal = known.refusal;
+  if (rejection != nullptr) *rejection = known.rejection;
   return known.configs;
 }
 
@@ -260,7 +260,7 @@ void ConvPlanner::Prepare(LibraryCall& call) const {
   if (name.empty()) {
     const Known& known = Ask(call);
     FUSOR_CHECK(!known.configs.empty(), kGraph, "{}: {}", call.op_name(),
-                known.refusal);
+                known.rejection);
     name = known.configs.front().name;
   }
   CudnnOpGraph operations = GraphOf(call);

@@ -47,9 +47,9 @@ class ConvPlanner {
   // engines with workspaces above kUsualWorkspace last. Excludes engines that
   // are nondeterministic, compile at run time (which needs a driver), call
   // cuBLASLt, or use Winograd or FFT. Ignores the call's algorithm. If there is
-  // no engine, sets `refusal`, if given, to cuDNN's reason.
+  // no engine, sets `rejection`, if given, to cuDNN's reason.
   std::vector<EngineConfig> Configs(const codegen::LibraryCall& call,
-                                    std::string* refusal = nullptr) const;
+                                    std::string* rejection = nullptr) const;
 
   // Fills in implementation, workspace_bytes and plan for the engine that the
   // attribute "algorithm" names, else for the best one. Throws kGraph if cuDNN
@@ -61,7 +61,7 @@ class ConvPlanner {
  private:
   struct Known {
     std::vector<EngineConfig> configs;
-    std::string refusal;
+    std::string rejection;
   };
   const Known& Ask(const codegen::LibraryCall& call) const;
   Known Query(const codegen::LibraryCall& call) const;

@@ -25,17 +25,17 @@ struct Tap {
 };
 
 // An output element, at index block * WindowDim::result_scale + offset.
-struct Cell {
+struct Element {
   int64_t offset;
   std::vector<Tap> taps{};
-  bool operator==(const Cell&) const = default;
+  bool operator==(const Element&) const = default;
 };
 
-// Consecutive blocks with equal cells.
+// Consecutive blocks with equal elements.
 struct WindowRun {
   int64_t first;
   int64_t blocks;
-  std::vector<Cell> cells;
+  std::vector<Element> elements;
 };
 
 // The blocks of one spatial dimension.
@@ -51,11 +51,11 @@ struct WindowGeometry {
   int64_t window, stride, pad;
 };
 
-void AddBlock(WindowDim& dim, int64_t block, std::vector<Cell> cells) {
-  if (!dim.runs.empty() && dim.runs.back().cells == cells) {
+void AddBlock(WindowDim& dim, int64_t block, std::vector<Element> elements) {
+  if (!dim.runs.empty() && dim.runs.back().elements == elements) {
     ++dim.runs.back().blocks;
   } else {
-    dim.runs.push_back({block, 1, std::move(cells)});
+    dim.runs.push_back({block, 1, std::move(elements)});
   }
 }
 
@@ -72,13 +72,13 @@ int64_t Inside(const WindowGeometry& g, int64_t i) {
 WindowDim ForwardWindows(const WindowGeometry& g) {
   WindowDim dim{.source_scale = g.stride};
   for (int64_t i = 0; i < g.pooled; ++i) {
-    Cell cell{0};
+    Element element{0};
     for (int64_t r = 0; r < g.window; ++r) {
       const int64_t row = Begin(g, i) + r;
       if (row < 0 || row >= g.image) continue;
-      cell.taps.push_back({r - g.pad, r, Inside(g, i)});
+      element.taps.push_back({r - g.pad, r, Inside(g, i)});
     }
-    AddBlock(dim, i, {std::move(cell)});
+    AddBlock(dim, i, {std::move(element)});
   }
   return dim;
 }
@@ -88,20 +88,20 @@ WindowDim ForwardWindows(const WindowGeometry& g) {
 WindowDim BackwardWindows(const WindowGeometry& g) {
   WindowDim dim{.result_scale = g.stride};
   for (int64_t block = 0; block * g.stride < g.image; ++block) {
-    std::vector<Cell> cells;
+    std::vector<Element> elements;
     for (int64_t u = 0; u < g.stride && block * g.stride + u < g.image; ++u) {
       const int64_t row = block * g.stride + u;
-      Cell cell{u};
+      Element element{u};
       const int64_t last = std::min((row + g.pad) / g.stride, g.pooled - 1);
       // Windows i with i * stride <= before end before the row.
       const int64_t before = row + g.pad - g.window;
       const int64_t first = before < 0 ? 0 : before / g.stride + 1;
       for (int64_t i = first; i <= last; ++i) {
-        cell.taps.push_back({i - block, row - Begin(g, i), Inside(g, i)});
+        element.taps.push_back({i - block, row - Begin(g, i), Inside(g, i)});
       }
-      cells.push_back(std::move(cell));
+      elements.push_back(std::move(element));
     }
-    AddBlock(dim, block, std::move(cells));
+    AddBlock(dim, block, std::move(elements));
   }
   return dim;
 }
@@ -175,15 +175,16 @@ class PoolLowering {
     const int64_t block_rows = LargestDivisor(extents[blocked], limit);
     const int64_t tasks = extents[0] * extents[1] * extents[2] / block_rows *
                           ((shape_[1] + lanes - 1) / lanes);
-    turn_ = -1;
+    iteration_axis_ = -1;
     PoolAxes axes{.first = {runs[0]->first, runs[1]->first}};
     for (size_t d = 0; d < 3; ++d) {
       const int64_t rows = d == blocked ? block_rows : 1;
       int64_t outer = extents[d] / rows;
-      if (const int64_t turns = d == 0 ? Turns(outer, tasks) : 1; turns > 1) {
-        outer /= turns;
-        turn_ = builder_.AddAxis("n_turn", turns);
-        axes.parts[d].push_back({turn_, outer * rows});
+      if (const int64_t iterations = d == 0 ? Iterations(outer, tasks) : 1;
+          iterations > 1) {
+        outer /= iterations;
+        iteration_axis_ = builder_.AddAxis("n_iteration", iterations);
+        axes.parts[d].push_back({iteration_axis_, outer * rows});
       }
       const std::vector<AxisPart> parts =
           builder_.AddGridAxis(grid, kNames[d], outer * rows, rows);
@@ -194,7 +195,7 @@ class PoolLowering {
     return axes;
   }
 
-  int64_t Turns(int64_t images, int64_t tasks) const {
+  int64_t Iterations(int64_t images, int64_t tasks) const {
     const bool vectors = std::any_of(
         graph_.inputs().begin(), graph_.inputs().end(),
         [](const ir::Input& input) { return input.value->type().rank() < 4; });
@@ -210,15 +211,15 @@ class PoolLowering {
     values_.BeginPhase(AddAxes(runs, grid));
     dims_ = dims;
     const auto phase = builder_.BeginPhase(std::move(grid));
-    std::optional<KernelBuilder::Scope> turn;
-    if (turn_ >= 0) turn.emplace(builder_.BeginLoop(turn_));
-    for (const Cell& row : runs[0]->cells) {
-      for (const Cell& column : runs[1]->cells) EmitCell(row, column);
+    std::optional<KernelBuilder::Scope> loop;
+    if (iteration_axis_ >= 0) loop.emplace(builder_.BeginLoop(iteration_axis_));
+    for (const Element& row : runs[0]->elements) {
+      for (const Element& column : runs[1]->elements) EmitElement(row, column);
     }
   }
 
-  void EmitCell(const Cell& row, const Cell& column) {
-    values_.BeginCell();
+  void EmitElement(const Element& row, const Element& column) {
+    values_.BeginElement();
     if (node_.kind() == OpKind::kMaxPool) {
       EmitMaximum(row, column);
     } else if (node_.kind() == OpKind::kMaxPoolGather) {
@@ -238,7 +239,7 @@ class PoolLowering {
     }
   }
 
-  PoolPlace At(const Cell& row, const Cell& column) const {
+  PoolPlace At(const Element& row, const Element& column) const {
     return {false,
             {dims_[0]->result_scale, dims_[1]->result_scale},
             {row.offset, column.offset}};
@@ -254,7 +255,7 @@ class PoolLowering {
 
   // Emits max_pool: the first of equal maxima; NaN is greater than any number.
   // Selects the elements of the gathers along with it.
-  void EmitMaximum(const Cell& row, const Cell& column) {
+  void EmitMaximum(const Element& row, const Element& column) {
     std::vector<int> best;  // registers: maximum, its position, gathered values
     for (const Tap& r : row.taps) {
       for (const Tap& c : column.taps) {
@@ -284,7 +285,7 @@ class PoolLowering {
   }
 
   // Returns the element of the window at the position that the index stores.
-  int Gathered(const Cell& row, const Cell& column) {
+  int Gathered(const Element& row, const Element& column) {
     const int index = values_.Eval(node_.input(1), At(row, column));
     int found = -1;
     for (const Tap& r : row.taps) {
@@ -312,7 +313,7 @@ class PoolLowering {
                             {condition, then, otherwise});
   }
 
-  int Mean(const Cell& row, const Cell& column) {
+  int Mean(const Element& row, const Element& column) {
     const int sum = builder_.Accumulator(ScalarOp::kAdd, sum_dtype_);
     for (const Tap& r : row.taps) {
       for (const Tap& c : column.taps) {
@@ -325,7 +326,7 @@ class PoolLowering {
 
   // Sums the gradients of the windows that contain the element. Max pooling:
   // only if it is the maximum. Average pooling: divided by the window's count.
-  int SumOfGradients(const Cell& row, const Cell& column) {
+  int SumOfGradients(const Element& row, const Element& column) {
     const int sum = builder_.Accumulator(ScalarOp::kAdd, sum_dtype_);
     for (const Tap& r : row.taps) {
       for (const Tap& c : column.taps) {
@@ -380,7 +381,7 @@ class PoolLowering {
 
   // State of the current phase.
   std::array<const WindowDim*, 2> dims_{};
-  int turn_ = -1;  // kernel axis of the task's loop
+  int iteration_axis_ = -1;  // kernel axis of the task's loop
 };
 
 }  // namespace

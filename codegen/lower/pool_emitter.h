@@ -37,7 +37,7 @@ class PoolEmitter {
 
   void BeginPhase(PoolAxes axes);
   // Begins an output element; Define sets the poolings' results for it.
-  void BeginCell() { results_.clear(); }
+  void BeginElement() { results_.clear(); }
   void Define(const ir::Value* result, int reg) { results_[result] = reg; }
 
   // Returns the register of the value's element at `place`.

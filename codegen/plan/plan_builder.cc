@@ -77,7 +77,7 @@ class PlanBuilder {
   void AddCallArgs(const Node& node, Step& step);
   void AddCollectiveArgs(const Node& node, Step& step);
   void AddApartArgs(const Node& node, Step& step);
-  int ExchangedPlace(const Value* value, bool taken);
+  int CollectiveArgument(const Value* value, bool taken);
   void FindSummed(const std::vector<Node*>& steps);
   void CopySummed(const Node& node);
   int AddResult(const Value* value, bool packed = false);
@@ -333,7 +333,7 @@ void PlanBuilder::CopySummed(const Node& node) {
 // gradient arena: state, outputs and values that other steps read later.
 // Returns a copy made by CopySummed if another collective has `taken` the
 // buffer.
-int PlanBuilder::ExchangedPlace(const Value* value, bool taken) {
+int PlanBuilder::CollectiveArgument(const Value* value, bool taken) {
   const int b = buffer_of_.at(value);
   if (!summed_.contains(value)) return CopyOf(b, kGradientArena, -1);
   if (!taken) return b;
@@ -355,8 +355,8 @@ void PlanBuilder::AddApartArgs(const Node& node, Step& step) {
       continue;
     }
     const auto more = more_.find(value);
-    step.args.push_back(
-        ExchangedPlace(value, more != more_.end() && !more->second.empty()));
+    step.args.push_back(CollectiveArgument(
+        value, more != more_.end() && !more->second.empty()));
   }
   for (size_t i = 0; i < node.num_outputs(); ++i) {
     const Value* result = node.output(i);
@@ -379,7 +379,7 @@ void PlanBuilder::AddCollectiveArgs(const Node& node, Step& step) {
     const bool taken =
         draft_.group_of[b] >= 0 ||
         std::find(step.args.begin(), step.args.end(), b) != step.args.end();
-    step.args.push_back(ExchangedPlace(value, taken));
+    step.args.push_back(CollectiveArgument(value, taken));
   }
   const std::vector<int> operands = step.args;
   Group(operands);

@@ -32,9 +32,9 @@ struct PlanOptions {
   // Alters a kernel before it is compiled (passes::RewriteHook); may be unset.
   std::function<void(Kernel&)> alter_kernel{};
   // Edited artifacts to compile instead of kernels, by kernel name. One that
-  // matches no kernel is rejected if refuse_unused is set, otherwise ignored.
+  // matches no kernel is rejected if reject_unused is set, otherwise ignored.
   std::map<std::string, KernelSubstitute> substitutes{};
-  bool refuse_unused = true;
+  bool reject_unused = true;
   bool verify = false;  // the plan against the graph
 };
 

@@ -1,8 +1,8 @@
 #pragma once
 
 // Models in ONNX's format (.onnx): a protobuf message with the graph. Large
-// tensors may be in other files. Format: onnx.ai, "Open Neural Network Exchange
-// Intermediate Representation".
+// tensors may be in other files. Format: onnx.ai, "Open Neural Network
+// CollectiveTimeline Intermediate Representation".
 
 #include <cstdint>
 #include <map>

@@ -74,7 +74,7 @@ class Region {
   // Describes what is fused with the pooling. If nothing is, returns the
   // rejection reason; empty if there was no candidate.
   std::string Reason() const {
-    if (IsAlone()) return refused_;
+    if (IsAlone()) return rejected_;
     std::vector<std::string> parts;
     if (has_prologue_) parts.push_back("producers");
     if (heads_.size() > 1) parts.push_back("gathers");
@@ -138,7 +138,7 @@ class Region {
         continue;
       }
       if (!IsReadByHeadsAlone(*operand)) {
-        refused_ = "%" + operand->name() + " has other uses";
+        rejected_ = "%" + operand->name() + " has other uses";
       } else if (Take(*operand)) {
         has_prologue_ = true;
         saved_ += 2 * ir::KernelBytes(operand->type());
@@ -152,7 +152,7 @@ class Region {
     std::unordered_set<const Node*> nodes = nodes_;
     const std::string reason = Collect(value, nodes);
     if (!reason.empty()) {
-      refused_ = reason;
+      rejected_ = reason;
       return false;
     }
     nodes_ = std::move(nodes);
@@ -209,7 +209,7 @@ class Region {
           reason = "%" + input->name() + " depends on the pool";
         }
         if (reason.empty()) continue;
-        refused_ = reason;
+        rejected_ = reason;
         return;
       }
       value = reader->output();
@@ -265,7 +265,7 @@ class Region {
   std::vector<Node*> heads_;  // the pooling and the gathers
   Node* end_ = nullptr;       // last node of the epilogue, or null
   bool has_prologue_ = false;
-  std::string refused_;
+  std::string rejected_;
   int64_t saved_ = 0;
 };
 

@@ -220,7 +220,7 @@ bool Follows(const Graph& graph, const Value* a, const Value* b,
 
 // Sorts the updates by the offsets of their state and splits them at gaps.
 // Without offsets, returns all in one run.
-std::vector<std::vector<Node*>> LyingTogether(
+std::vector<std::vector<Node*>> ContiguousUpdates(
     const Graph& graph, const std::vector<Node*>& updates,
     const std::map<std::string, StatePlace>& places) {
   if (places.empty()) return {updates};
@@ -391,15 +391,15 @@ Node* Join(Graph& graph, const std::vector<Node*>& members,
 
 // Returns the operands of a joined update that are read as one contiguous
 // range, by class.
-std::vector<std::vector<Value*>> Stretches(const Node& joined) {
+std::vector<std::vector<Value*>> ContiguousRanges(const Node& joined) {
   const auto tensors = static_cast<size_t>(joined.attrs().Int("tensors"));
-  std::vector<std::vector<Value*>> stretches;
+  std::vector<std::vector<Value*>> ranges;
   for (size_t i = 0; i + tensors <= joined.num_inputs(); i += tensors) {
     if (joined.input(i)->type().rank() == 0) break;
     const auto first = joined.inputs().begin() + static_cast<ptrdiff_t>(i);
-    stretches.emplace_back(first, first + static_cast<ptrdiff_t>(tensors));
+    ranges.emplace_back(first, first + static_cast<ptrdiff_t>(tensors));
   }
-  return stretches;
+  return ranges;
 }
 
 // Returns true for a finiteness check, which may read gradients in any order.
@@ -433,10 +433,10 @@ void Regroup(Graph& graph, Node* check, const std::vector<Node*>& updates) {
   std::vector<Value*> operands;
   std::vector<int64_t> groups;
   for (const Node* update : updates) {
-    for (const std::vector<Value*>& stretch : Stretches(*update)) {
-      if (!TakeAll(stretch, left)) continue;
-      operands.insert(operands.end(), stretch.begin(), stretch.end());
-      groups.push_back(static_cast<int64_t>(stretch.size()));
+    for (const std::vector<Value*>& range : ContiguousRanges(*update)) {
+      if (!TakeAll(range, left)) continue;
+      operands.insert(operands.end(), range.begin(), range.end());
+      groups.push_back(static_cast<int64_t>(range.size()));
     }
   }
   operands.insert(operands.end(), left.begin(), left.end());
@@ -470,7 +470,7 @@ std::vector<std::vector<Node*>> RunsOf(const Graph& graph,
                                        const PassContext& context) {
   std::vector<std::vector<Node*>> runs;
   for (const std::vector<Node*>& together :
-       LyingTogether(graph, equal, context.options().state_places)) {
+       ContiguousUpdates(graph, equal, context.options().state_places)) {
     if (bucket) {
       runs.push_back(together);
       continue;
@@ -518,8 +518,8 @@ void OrderBuckets(Graph& graph, const std::vector<Node*>& updates) {
       if (value->producer() == bucket && !there) order.push_back(value);
     };
     for (const Node* update : updates) {
-      for (const std::vector<Value*>& stretch : Stretches(*update)) {
-        for (Value* value : stretch) append(value);
+      for (const std::vector<Value*>& range : ContiguousRanges(*update)) {
+        for (Value* value : range) append(value);
       }
     }
     for (size_t i = 0; i < bucket->num_outputs(); ++i) {

@@ -114,7 +114,7 @@ class Analysis {
   // 3. Rules are checked, and passes over the reduction axes are counted.
   bool Run() {
     const Value* hero = FindHero();
-    if (hero == nullptr) return Refuse("no result is stored");
+    if (hero == nullptr) return Reject("no result is stored");
     domain_.extents = hero->type().shape;
     domain_.layout = hero->type().layout;
     domain_.folded.assign(domain_.extents.size(), false);
@@ -125,7 +125,7 @@ class Analysis {
     } while (AssumeAligned());
     for (const Node* node : nodes_) {
       if (!domain_.maps.contains(node->output())) {
-        return Refuse("no common loop nest");
+        return Reject("no common loop nest");
       }
     }
     if (!CheckReductions() || !CheckResults() || !CheckTiles()) return false;
@@ -134,7 +134,7 @@ class Analysis {
   }
 
  private:
-  bool Refuse(const char* why) {
+  bool Reject(const char* why) {
     reason_ = why;
     return false;
   }
@@ -156,14 +156,14 @@ class Analysis {
     for (const Node* node : nodes_) {
       if (node->op().fusion != FusionKind::kReduce) continue;
       if (node->input(0)->type().shape != domain_.extents) {
-        return Refuse("reductions of different shapes");
+        return Reject("reductions of different shapes");
       }
       std::vector<bool> folded(domain_.extents.size(), false);
       for (int64_t dim : node->attrs().Ints("dims")) {
         folded[dim] = domain_.extents[dim] != 1;
       }
       if (domain_.has_reduction && folded != domain_.folded) {
-        return Refuse("reductions over different dimensions");
+        return Reject("reductions over different dimensions");
       }
       domain_.folded = folded;
       domain_.has_reduction = true;
@@ -177,7 +177,7 @@ class Analysis {
     const auto [it, added] = domain_.maps.emplace(value, map);
     changed_ |= added;
     return added || it->second == map ||
-           Refuse("one value is read at two indices");
+           Reject("one value is read at two indices");
   }
 
   const IndexMap* Find(const Value* value) const {
@@ -210,9 +210,9 @@ class Analysis {
     if (node.op().fusion == FusionKind::kReduce) return true;
     for (size_t i = 0; i < node.num_inputs(); ++i) {
       if (!Inside(node.input(i))) continue;
-      if (IsIndexed(node) && i == 0) return Refuse("read at computed indices");
+      if (IsIndexed(node) && i == 0) return Reject("read at computed indices");
       const auto operand = OperandMap(node, i, map);
-      if (!operand.has_value()) return Refuse("no common loop nest");
+      if (!operand.has_value()) return Reject("no common loop nest");
       if (!Assign(node.input(i), *operand)) return false;
     }
     return true;
@@ -290,10 +290,10 @@ class Analysis {
       if (node->op().fusion != FusionKind::kReduce) continue;
       const IndexMap* map = Find(node->input(0));
       if (map != nullptr && *map != identity) {
-        return Refuse("reduction over a re-indexed value");
+        return Reject("reduction over a re-indexed value");
       }
       if (node->input(0)->type().layout != domain_.layout) {
-        return Refuse("reductions in different layouts");
+        return Reject("reductions in different layouts");
       }
     }
     return true;
@@ -311,17 +311,17 @@ class Analysis {
         const DimMap& d = map[i];
         const int64_t extent = d.dim < 0 ? 1 : domain_.extents[d.dim];
         if (d.scale != 1 || d.offset != 0 || shape[i] != extent) {
-          return Refuse("result is part of its loop");
+          return Reject("result is part of its loop");
         }
         if (d.dim < 0) continue;
-        if (seen[d.dim]) return Refuse("result is part of its loop");
+        if (seen[d.dim]) return Reject("result is part of its loop");
         seen[d.dim] = true;
       }
       const bool outer = domain_.has_reduction && domain_.IsOuter(map);
       for (size_t i = 0; i < seen.size(); ++i) {
         const bool needed =
             domain_.extents[i] != 1 && !(outer && domain_.folded[i]);
-        if (needed && !seen[i]) return Refuse("result does not span the loops");
+        if (needed && !seen[i]) return Reject("result does not span the loops");
       }
     }
     return true;
@@ -335,17 +335,17 @@ class Analysis {
         if (Inside(input) || input->type().layout.tiles.empty()) continue;
         if (node->op().fusion == FusionKind::kReduce) continue;
         const auto map = OperandMap(*node, i, domain_.maps.at(node->output()));
-        if (!map.has_value()) return Refuse("no common loop nest");
+        if (!map.has_value()) return Reject("no common loop nest");
         for (const ir::Layout::Tile& tile : input->type().layout.tiles) {
           if (IsIndexed(*node) && i == 0 &&
               node->attrs().Ints("dims")[tile.dim] < 0) {
-            return Refuse("part of a tiled dimension");
+            return Reject("part of a tiled dimension");
           }
           const DimMap& d = (*map)[tile.dim];
           if (d.dim >= 0 &&
               (d.scale != 1 || d.offset != 0 ||
                input->type().shape[tile.dim] != domain_.extents[d.dim])) {
-            return Refuse("part of a tiled dimension");
+            return Reject("part of a tiled dimension");
           }
         }
       }

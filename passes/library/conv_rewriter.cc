@@ -41,7 +41,7 @@ ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,
   ExtendedConv extended;
   if (choice != nullptr && *choice == kDeclined) {
     extended = {
-        .refusal = "rejected by autotune results " + choices.origin.file,
+        .rejection = "rejected by autotune results " + choices.origin.file,
         .wanted = false};
   } else if (choice == nullptr && !wanted) {
     extended.wanted = false;
@@ -53,10 +53,10 @@ ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,
       return {.node = node};
     }
     const bool bias = ir::LibraryOp(*node).num_inputs() == 3;
-    extended.refusal = (candidate.has_value() ? "only in other layouts: "
-                                              : "the library has no ") +
-                       problem + (bias ? " with a bias" : "") + " in " +
-                       std::string(DTypeName(dtype));
+    extended.rejection = (candidate.has_value() ? "only in other layouts: "
+                                                : "the library has no ") +
+                         problem + (bias ? " with a bias" : "") + " in " +
+                         std::string(DTypeName(dtype));
   }
   graph.Erase(node);
   return extended;
@@ -118,7 +118,7 @@ Node* ConvRewriter::Extend(const Node& conv, ir::LibraryFusion fusion,
   ExtendedConv extended = ExtendConvolution(
       graph_, context_, conv, std::move(fusion), before, level_ >= level);
   wanted_ = extended.wanted;
-  refusal_ = std::move(extended.refusal);
+  rejection_ = std::move(extended.rejection);
   if (extended.node != nullptr) {
     parts_.push_back(
         {std::move(plain), ir::ConvolutionProblem(*extended.node)});
@@ -131,10 +131,10 @@ void ConvRewriter::Record(Places& places, const Value& subject, bool accepted,
                           const Value* place) {
   std::vector<ConvRewrite::Part> parts = std::move(parts_);
   parts_.clear();
-  if (!accepted && !wanted_ && refusal_.empty()) return;
+  if (!accepted && !wanted_ && rejection_.empty()) return;
   places.found += wanted_ ? 1 : 0;
   places.taken += accepted ? 1 : 0;
-  if (!accepted) reason = refusal_;
+  if (!accepted) reason = rejection_;
   if (accepted && survey_ == nullptr) {
     const ir::AutotuneResults& choices = context_.options().choices;
     for (const ConvRewrite::Part& part : parts) {
@@ -178,7 +178,7 @@ void ConvRewriter::Check(const Places& places, const char* what,
       places.taken > 0 || places.found == 0 || survey_ != nullptr, kGraph,
       "bn-lowering {}: {} has no convolutions for this step with {}: {}",
       NormLoweringName(level_), context_.target().target().name, what,
-      refusal_);
+      rejection_);
 }
 
 }  // namespace fusor::passes

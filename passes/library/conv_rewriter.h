@@ -14,7 +14,7 @@ namespace fusor::passes {
 
 struct ExtendedConv {
   ir::Node* node = nullptr;  // null: not created
-  std::string refusal{};     // rejection reason
+  std::string rejection{};   // rejection reason
   bool wanted = true;        // requested by the options or by choices
 };
 
@@ -114,7 +114,7 @@ class ConvRewriter {
   std::vector<ConvRewrite::Part> parts_;  // of the current rewrite
   ir::DType dtype_ = ir::DType::kF32;
   // Results of the last Extend.
-  std::string refusal_;
+  std::string rejection_;
   bool wanted_ = true;
   std::vector<std::pair<ir::Value*, std::string>> names_;
   bool changed_ = false;

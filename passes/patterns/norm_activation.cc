@@ -91,7 +91,7 @@ class Fuser {
     bool changed = false;
     for (Node* relu : relus) {
       const NormActivation match = matches.Of(relu);
-      if (!match.refusal.empty()) Refuse(*relu, match.refusal);
+      if (!match.rejection.empty()) Reject(*relu, match.rejection);
       if (match.norm == nullptr ||
           !context_.ConsumeFuel(kPass, *relu->output())) {
         continue;
@@ -103,7 +103,7 @@ class Fuser {
   }
 
  private:
-  void Refuse(const Node& relu, std::string reason) {
+  void Reject(const Node& relu, std::string reason) {
     context_.Record({.pass = kPass,
                      .subject = relu.output()->name(),
                      .accepted = false,
@@ -235,7 +235,7 @@ NormActivation NormActivations::Of(Node* relu) const {
     if (IsPrivate(x)) {
       match.norm = norm;
     } else {
-      match.refusal = x->name() + " has other uses";
+      match.rejection = x->name() + " has other uses";
     }
     return match;
   }
@@ -256,11 +256,11 @@ void NormActivations::FindResidual(NormActivation& match) const {
   }
   if (PlainNorm(later) == nullptr && PlainNorm(earlier) == nullptr) return;
   if (!IsPlainAndPrivate(later)) {
-    match.refusal = "the normalised operand of the sum has other uses";
+    match.rejection = "the normalised operand of the sum has other uses";
     return;
   }
   if (!IsPrivate(match.add->output())) {
-    match.refusal = match.add->output()->name() + " has other uses";
+    match.rejection = match.add->output()->name() + " has other uses";
     return;
   }
   match.norm = PlainNorm(later);
@@ -272,7 +272,7 @@ void NormActivations::FindResidual(NormActivation& match) const {
   match.residual = earlier;
   if (IsAcyclic(match)) return;
   match.norm = nullptr;
-  match.refusal = earlier->name() + " depends on the statistics";
+  match.rejection = earlier->name() + " depends on the statistics";
 }
 
 const Node* NormOfGradient(const Node& node) {

@@ -22,7 +22,7 @@ struct NormActivation {
   ir::Node* norm = nullptr;       // the main one; null if nothing matches
   ir::Node* norm2 = nullptr;      // for residual "norm"
   ir::Value* residual = nullptr;  // for residual "add"
-  std::string refusal;            // rejection reason of a normalisation
+  std::string rejection;          // rejection reason of a normalisation
 
   // Returns x, gamma, beta and the residual, as batch_norm_train reads them.
   std::vector<ir::Value*> Operands() const;
@@ -39,7 +39,7 @@ class NormActivations {
   // REQUIRES: the graph outlives this.
   explicit NormActivations(const ir::Graph& graph) : graph_(graph) {}
 
-  // Returns the match that ends at `relu`. `norm` is null and `refusal` empty
+  // Returns the match that ends at `relu`. `norm` is null and `rejection` empty
   // if `relu` is another op or does not read a normalisation.
   NormActivation Of(ir::Node* relu) const;
 

@@ -164,9 +164,9 @@ struct Graphs {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
   codegen::WarningHandler warning;
 
-  void Tell(const std::string& refusals, const char* instead) const {
+  void Tell(const std::string& rejections, const char* instead) const {
     if (warning) {
-      warning(fmt::format("CUDA graph of a step: {}; {}", refusals, instead));
+      warning(fmt::format("CUDA graph of a step: {}; {}", rejections, instead));
     }
   }
 };
@@ -175,7 +175,7 @@ constexpr char kOneByOne[] = "kernels and calls are launched one by one";
 
 // Returns whether the device rejected the work. A lost peer or a bug does not
 // count.
-bool IsRefusal(const Error& e) {
+bool IsRejection(const Error& e) {
   return e.code() == ErrorCode::kDevice || e.code() == ErrorCode::kOutOfMemory;
 }
 
@@ -210,8 +210,8 @@ class CudaStream : public runtime::Stream {
     try {
       work.Enqueue(context_->Enter(), stream_, args, after_kernel);
     } catch (const Error& e) {
-      if (work.kind() == CudaExecutable::Kind::kGraph && IsRefusal(e)) {
-        RefuseLaunch(e);
+      if (work.kind() == CudaExecutable::Kind::kGraph && IsRejection(e)) {
+        RejectLaunch(e);
       }
       throw;
     }
@@ -252,23 +252,23 @@ class CudaStream : public runtime::Stream {
 
   std::unique_ptr<runtime::Executable> Capture(
       const std::function<void()>& work) override {
-    std::string refusals;
+    std::string rejections;
     while (graphs_->enabled) {
       try {
         auto graph = CaptureOnce(work);
-        if (!refusals.empty()) {
-          graphs_->Tell(refusals, "it is captured in relaxed mode");
+        if (!rejections.empty()) {
+          graphs_->Tell(rejections, "it is captured in relaxed mode");
         }
         return graph;
       } catch (const Error& e) {
-        if (!IsRefusal(e)) throw;
+        if (!IsRejection(e)) throw;
         const bool relaxed = graphs_->mode == CU_STREAM_CAPTURE_MODE_RELAXED;
-        refusals +=
-            fmt::format("{}{} capture: {}", refusals.empty() ? "" : "; ",
+        rejections +=
+            fmt::format("{}{} capture: {}", rejections.empty() ? "" : "; ",
                         relaxed ? "relaxed" : "thread-local", e.what());
         graphs_->enabled = !relaxed;
         graphs_->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-        if (relaxed) graphs_->Tell(refusals, kOneByOne);
+        if (relaxed) graphs_->Tell(rejections, kOneByOne);
       }
     }
     return nullptr;
@@ -299,7 +299,7 @@ class CudaStream : public runtime::Stream {
     return InstantiateGraph(*context_, graph, stream_);
   }
 
-  void RefuseLaunch(const Error& e) {
+  void RejectLaunch(const Error& e) {
     if (std::exchange(graphs_->enabled, false)) {
       graphs_->Tell(e.what(), kOneByOne);
     }

@@ -187,16 +187,16 @@ void StoreServer::Hello(Client& client, MessageReader& message) {
   const std::string token = message.String();
   const int64_t rank = message.Number();
   const int64_t world_size = message.Number();
-  if (token != token_) return Refuse(client, "the token is another run's");
+  if (token != token_) return Reject(client, "the token is another run's");
   if (world_size != world_size_) {
-    return Refuse(client, fmt::format("rank 0 expects {} ranks, this one {}",
+    return Reject(client, fmt::format("rank 0 expects {} ranks, this one {}",
                                       world_size_, world_size));
   }
   if (rank < 0 || rank >= world_size_) {
-    return Refuse(client, fmt::format("rank {} of {}", rank, world_size_));
+    return Reject(client, fmt::format("rank {} of {}", rank, world_size_));
   }
   if (met_.contains(static_cast<int>(rank))) {
-    return Refuse(client,
+    return Reject(client,
                   fmt::format("rank {} is there already: expected each rank "
                               "once",
                               rank));
@@ -233,7 +233,7 @@ void StoreServer::Settle() {
     if (there) {
       Answer(client, StoreAnswer::kOk, meet ? outward_ : found->second);
     } else {
-      Answer(client, StoreAnswer::kRefused, meet ? Missing() : "not there");
+      Answer(client, StoreAnswer::kRejected, meet ? Missing() : "not there");
     }
   }
 }
@@ -262,9 +262,9 @@ void StoreServer::Answer(Client& client, StoreAnswer answer,
   Write(client);
 }
 
-void StoreServer::Refuse(Client& client, const std::string& why) {
+void StoreServer::Reject(Client& client, const std::string& why) {
   client.closing = true;
-  Answer(client, StoreAnswer::kRefused, why);
+  Answer(client, StoreAnswer::kRejected, why);
 }
 
 }  // namespace fusor::runtime

@@ -14,7 +14,7 @@
 namespace fusor::runtime {
 
 // Requests of a rank to the store: the first field of its message. The answer
-// is kOk and a value, or kRefused and a reason.
+// is kOk and a value, or kRejected and a reason.
 enum class StoreCall : int64_t {
   kHello,  // magic, token, rank, world size; ok once admitted
   // Rendezvous. Milliseconds; ok once all ranks are admitted, with the address
@@ -25,7 +25,7 @@ enum class StoreCall : int64_t {
   kAdd,  // key, amount
   kBye,  // shutdown of this rank
 };
-enum class StoreAnswer : int64_t { kOk, kRefused };
+enum class StoreAnswer : int64_t { kOk, kRejected };
 
 inline constexpr char kStoreMagic[] = "fusor store 1";
 
@@ -67,7 +67,7 @@ class StoreServer {
   void Hello(Client& client, MessageReader& message);
   void Settle();
   void Answer(Client& client, StoreAnswer answer, std::string_view value);
-  void Refuse(Client& client, const std::string& why);
+  void Reject(Client& client, const std::string& why);
   std::string Missing() const;
   int Timeout() const;
 

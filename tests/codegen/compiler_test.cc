@@ -94,7 +94,7 @@ class SubstituteTest : public CompilerTest {
     return compiler_.KernelArtifacts(kernel(i))[0].text + "edited";
   }
   // What Compile says of this text in place of the first kernel.
-  std::string Refusal(const std::string& text) {
+  std::string Rejection(const std::string& text) {
     options_.substitutes = {{kernel(0).name, {"edited.ll", text}}};
     try {
       Compile(Network(), ProgramKind::kTrain, compiler_, options_);
@@ -129,7 +129,7 @@ class StoreElsewhere : public passes::RewriteHook {
   }
 };
 
-TEST_F(CompilerTest, BadKernelsAreRefusedAlsoWithoutVerification) {
+TEST_F(CompilerTest, BadKernelsAreRejectedAlsoWithoutVerification) {
   options_.verification = passes::Verification::kOff;
   options_.passes.hook = [] { return std::make_unique<StoreElsewhere>(); };
   try {
@@ -150,19 +150,19 @@ TEST_F(SubstituteTest, RunsInPlaceOfItsKernelAlone) {
   EXPECT_EQ(program.plan.kernels[1].binary, program_.plan.kernels[1].binary);
 }
 
-TEST_F(SubstituteTest, OfAnotherKernelOrOfNoneIsRefused) {
-  EXPECT_EQ(Refusal(Edited(1)),
+TEST_F(SubstituteTest, OfAnotherKernelOrOfNoneIsRejected) {
+  EXPECT_EQ(Rejection(Edited(1)),
             "edited.ll: does not belong to kernel " + kernel(0).name +
                 " of program resnet20_cifar: it was generated from " +
                 KernelStamp(kernel(1)) + ", not from " +
                 KernelStamp(kernel(0)));
-  EXPECT_THAT(Refusal("define void @f()"),
+  EXPECT_THAT(Rejection("define void @f()"),
               HasSubstr("expected the comment \"" + KernelStamp(kernel(0))));
-  EXPECT_EQ(Refusal(Edited(0)), "");
+  EXPECT_EQ(Rejection(Edited(0)), "");
 }
 
 TEST_F(SubstituteTest, IsPassedOverWhereToldSo) {
-  options_.refuse_unused_substitutes = false;
+  options_.reject_unused_substitutes = false;
   options_.substitutes = {{kernel(0).name, {"edited.ll", Edited(1)}},
                           {"no_such_kernel", {"edited.ll", Edited(1)}}};
   const CompiledProgram program =

@@ -1,5 +1,5 @@
 // A plug-in without devices, built several times with other definitions to see
-// what the loader refuses:
+// what the loader rejects:
 //   FAKE_ABI       abi version it claims
 //   FAKE_BUILD_ID  build id it claims
 //   FAKE_ENTRY     name of its entry function

@@ -199,7 +199,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   const bool plan =
       Of(descriptor)
           .attributes.contains(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
-  if (plan && State().refuses_plans) return CUDNN_STATUS_NOT_SUPPORTED;
+  if (plan && State().rejects_plans) return CUDNN_STATUS_NOT_SUPPORTED;
   Of(descriptor).text = TextOf(Of(descriptor));
   if (plan && !State().planned_for.empty() &&
       Of(descriptor).text.find(State().planned_for) == std::string::npos) {

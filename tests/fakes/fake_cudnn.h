@@ -21,7 +21,7 @@ struct FakeCudnn {
   int handles = 0;              // that live
   int descriptors = 0;          // that live
   int64_t workspace_bytes = 0;  // that plans say they take
-  bool refuses_plans = false;
+  bool rejects_plans = false;
   std::string device = "here";  // its properties
   std::string planned_for;      // that JSON of plans is for; empty: any
   bool fails_to_execute = false;

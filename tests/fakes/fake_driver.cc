@@ -68,7 +68,7 @@ class Driver : public FakeDriver {
     calls_.clear();
     problem_.clear();
     capture_ = nullptr;
-    refused_.clear();
+    rejected_.clear();
     behind_ = host_functions_ = programmatic_ = 0;
   }
   int64_t work_behind_host_functions() const override { return behind_; }
@@ -79,8 +79,8 @@ class Driver : public FakeDriver {
     host_functions_ += capture.host_functions();
     programmatic_ += capture.programmatic_edges();
   }
-  void Refuse(const std::string& name, int times) override {
-    refused_[name] = times;
+  void Reject(const std::string& name, int times) override {
+    rejected_[name] = times;
   }
   std::vector<std::string> TakeCalls() override {
     return std::exchange(calls_, {});
@@ -106,13 +106,13 @@ class Driver : public FakeDriver {
   // A call named `name` that does `act`: its result, or an error.
   template <typename Act>
   CUresult Call(const char* name, Act act) {
-    return CallUnrefused(name, [&] {
-      return IsRefused(name) ? CUDA_ERROR_NOT_SUPPORTED : act();
+    return CallUnrejected(name, [&] {
+      return IsRejected(name) ? CUDA_ERROR_NOT_SUPPORTED : act();
     });
   }
-  // What `act` may refuse itself.
+  // What `act` may reject itself.
   template <typename Act>
-  CUresult CallUnrefused(const char* name, Act act) {
+  CUresult CallUnrejected(const char* name, Act act) {
     calls_.emplace_back(name);
     if (current_context == nullptr) {
       return Break(CUDA_ERROR_INVALID_CONTEXT,
@@ -135,16 +135,16 @@ class Driver : public FakeDriver {
     });
   }
 
-  bool IsRefused(const std::string& name) {
-    const auto it = refused_.find(name);
-    if (it == refused_.end() || it->second == 0) return false;
+  bool IsRejected(const std::string& name) {
+    const auto it = rejected_.find(name);
+    if (it == rejected_.end() || it->second == 0) return false;
     const bool of_captures =
         name == "cuStreamBeginCapture" || name.starts_with("cuGraph");
     if (capture_ == nullptr && !of_captures) return false;
     --it->second;
     return invalid_ = true;
   }
-  // Whether a call of the capture was refused, since this was last asked.
+  // Whether a call of the capture was rejected, since this was last asked.
   bool TakeInvalid() { return std::exchange(invalid_, false); }
 
   CUresult Break(CUresult result, const std::string& what) {
@@ -217,7 +217,7 @@ class Driver : public FakeDriver {
   std::vector<std::string> calls_;
   std::string problem_;
   std::shared_ptr<const FakeCapture> capture_;
-  std::map<std::string, int> refused_;
+  std::map<std::string, int> rejected_;
   bool invalid_ = false;
   int64_t behind_ = 0;
   int64_t host_functions_ = 0;
@@ -725,9 +725,9 @@ CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
-  // Whatever is refused, the capture ends.
-  return The().CallUnrefused("cuStreamEndCapture", [&] {
-    const bool refused = The().IsRefused("cuStreamEndCapture");
+  // Whatever is rejected, the capture ends.
+  return The().CallUnrejected("cuStreamEndCapture", [&] {
+    const bool rejected = The().IsRejected("cuStreamEndCapture");
     *graph = nullptr;
     const auto capture = stream->capture;
     if (capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
@@ -740,7 +740,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
       const_cast<CUstream_st*>(joined)->after_kernel = false;
     }
     The().Close();
-    if (refused) return CUDA_ERROR_NOT_SUPPORTED;
+    if (rejected) return CUDA_ERROR_NOT_SUPPORTED;
     if (The().TakeInvalid()) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (!capture->Joined()) {
       return The().Break(CUDA_ERROR_STREAM_CAPTURE_UNJOINED,

@@ -48,7 +48,7 @@ class FakeDriver {
   // The next `times` calls of that function fail with CUDA_ERROR_NOT_SUPPORTED,
   // those that give work to streams only while one captures: the capture is
   // then invalid.
-  virtual void Refuse(const std::string& name, int times) = 0;
+  virtual void Reject(const std::string& name, int times) = 0;
   // Pieces of captured work that wait for a function of cuLaunchHostFunc, other
   // such functions excepted; of all captures since Reset.
   virtual int64_t work_behind_host_functions() const = 0;

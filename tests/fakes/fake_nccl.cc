@@ -11,7 +11,7 @@
 //   error_init    cannot join, which only polling tells
 //   hang_at:N     collective N, from 1, never ends
 //   error_at:N    collective N fails, which only polling tells
-//   refuse_at:N   the call of collective N is refused
+//   reject_at:N   the call of collective N is rejected
 //   hang_abort    ncclCommAbort does not return
 //   slow_calls    each call of a collective takes 20 ms
 
@@ -302,16 +302,16 @@ ncclResult_t Finish(ncclComm& comm, const std::function<void()>& launch) {
 // Calls with a communicator that was freed, or is while they go on.
 std::atomic<int> dangling = 0;
 
-bool Refused(ncclComm& comm) {
+bool Rejected(ncclComm& comm) {
   if (comm.aborted) ++dangling;
   ++comm.calling;
   for (int i = 0; i < 100 && IsInjected("slow_calls"); ++i) Nap();
   --comm.calling;
-  return comm.aborted || IsInjected("refuse_at", ++comm.asked);
+  return comm.aborted || IsInjected("reject_at", ++comm.asked);
 }
 
 ncclResult_t Launch(const Job& job, CUstream stream) {
-  if (Refused(*job.comm) || job.terms.bytes > kSlotBytes) {
+  if (Rejected(*job.comm) || job.terms.bytes > kSlotBytes) {
     return ncclInvalidUsage;
   }
   const auto launch = [job, stream] { Enqueue(job, stream); };
@@ -321,8 +321,8 @@ ncclResult_t Launch(const Job& job, CUstream stream) {
 }
 
 // Alone each would wait for the other.
-ncclResult_t Exchange(ncclComm_t comm, CUstream stream, Message message,
-                      bool sends) {
+ncclResult_t CollectiveTimeline(ncclComm_t comm, CUstream stream,
+                                Message message, bool sends) {
   if (!grouping || message.rank >= comm->ranks) return ncclInvalidUsage;
   if (!exchange) {
     exchange = Job{comm, {Op::kExchange, 0, ncclInt8, 0}};
@@ -345,7 +345,7 @@ size_t SizeOf(ncclDataType_t type) {
 }  // namespace
 }  // namespace fusor::test
 
-using fusor::test::Exchange;
+using fusor::test::CollectiveTimeline;
 using fusor::test::IsInjected;
 using fusor::test::Launch;
 using fusor::test::Op;
@@ -438,7 +438,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
                                       : "some error";
 }
 // Of no communicator, as NCCL has it: null will do.
-const char* ncclGetLastError(ncclComm_t) { return "the fake refuses"; }
+const char* ncclGetLastError(ncclComm_t) { return "the fake rejects"; }
 
 // Memory of its own alone can be registered, and is until it is told.
 ncclResult_t ncclMemAlloc(void** memory, size_t bytes) {
@@ -535,13 +535,13 @@ ncclResult_t ncclBroadcast(const void* from, void* to, size_t n,
 ncclResult_t ncclSend(const void* from, size_t n, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
   auto* data = static_cast<char*>(const_cast<void*>(from));
-  return Exchange(comm, stream, {peer, data, n * SizeOf(type)}, true);
+  return CollectiveTimeline(comm, stream, {peer, data, n * SizeOf(type)}, true);
 }
 
 ncclResult_t ncclRecv(void* to, size_t n, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
-  return Exchange(comm, stream,
-                  {peer, static_cast<char*>(to), n * SizeOf(type)}, false);
+  return CollectiveTimeline(
+      comm, stream, {peer, static_cast<char*>(to), n * SizeOf(type)}, false);
 }
 
 ncclResult_t ncclGroupStart() {

@@ -249,7 +249,7 @@ TEST(Composite, AdaptivePoolUsesTheWindowsOfTorch) {
   }
 }
 
-TEST(Composite, AdaptivePoolRefusesEmptyResultsAndOtherRanks) {
+TEST(Composite, AdaptivePoolRejectsEmptyResultsAndOtherRanks) {
   Program p;
   Value* x = p.Random({2, 3, 4, 4}, 1);
   EXPECT_THAT(ErrorOf([&] { p.b.AdaptiveAvgPool2d(x, 0, 0); }),
@@ -319,7 +319,7 @@ TEST(Composite, CrossEntropyTakesMaskedClasses) {
               ElementsAre(std::log(2)));
 }
 
-TEST(Composite, CrossEntropyRefusesWrongOperands) {
+TEST(Composite, CrossEntropyRejectsWrongOperands) {
   Program p;
   Value* logits = p.Random({3, 4}, 1);
   Value* few = p.In(MakeTensor({DType::kI32, {2}, {}}, {0, 1}));

@@ -117,7 +117,7 @@ TEST(Graph, AddNodeFillsInDefaultAttributes) {
   EXPECT_EQ(node->attrs().values().size(), node->op().attrs.size());
 }
 
-TEST(Graph, AddNodeRefusesBadAttributes) {
+TEST(Graph, AddNodeRejectsBadAttributes) {
   Chain c;
   const auto add = [&](Attrs attrs) {
     return CaughtError([&] { c.graph.AddNode("cast", {c.x}, attrs); });
@@ -131,7 +131,7 @@ TEST(Graph, AddNodeRefusesBadAttributes) {
   EXPECT_EQ(c.graph.nodes().size(), 3u);
 }
 
-TEST(Graph, TransposeRefusesWhatIsNoPermutation) {
+TEST(Graph, TransposeRejectsWhatIsNoPermutation) {
   Graph graph("g");
   Value* x = graph.AddInput({DType::kF32, {2, 3}, {}}, InputRole::kData, "x");
   for (const std::vector<int64_t>& dims : std::vector<std::vector<int64_t>>{
@@ -159,7 +159,7 @@ TEST(Graph, AddNodeErrorsNameOpTypesAndLocation) {
               HasSubstr("did you mean add?"));
 }
 
-TEST(Graph, AddNodeRefusesResultsWithoutElements) {
+TEST(Graph, AddNodeRejectsResultsWithoutElements) {
   Chain c;
   const Ints negative{-2, -2};
   EXPECT_THROW(c.graph.AddNode("reshape", {c.x}, {{"shape", negative}}), Error);
@@ -251,7 +251,7 @@ TEST(Graph, EraseAllTakesWholeChainsInAnyOrder) {
   c.graph.EraseAll({});
 }
 
-TEST(Graph, EraseRefusesWhatIsStillUsed) {
+TEST(Graph, EraseRejectsWhatIsStillUsed) {
   Chain c;
   EXPECT_EQ(CaughtError([&] { c.graph.Erase(c.neg->producer()); }).code(),
             ErrorCode::kInternal);
@@ -294,7 +294,7 @@ TEST(Graph, ReorderMovesNodesAndChecksTheOrder) {
             ErrorCode::kInternal);
 }
 
-TEST(Graph, ReorderRefusesAnOrderThatIsNotTopological) {
+TEST(Graph, ReorderRejectsAnOrderThatIsNotTopological) {
   Chain c;
   Node* n = c.neg->producer();
   Node* a = c.abs->producer();

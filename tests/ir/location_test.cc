@@ -32,7 +32,7 @@ TEST(SourceLine, ReadsBackFromItsText) {
   }
 }
 
-TEST(SourceLine, RefusesOtherText) {
+TEST(SourceLine, RejectsOtherText) {
   for (const char* text : {"a.cc", ":1", "a.cc:", "a.cc:0", "a.cc:-1",
                            "a.cc:1x", "a.cc:99999999999"}) {
     try {

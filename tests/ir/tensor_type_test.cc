@@ -61,7 +61,7 @@ TEST(Layout, TilesOfAnIdentityOrderPrintTheirRank) {
   EXPECT_EQ(FormatLayout({{}, {{1, 8}}}, 3), "aBc8b");
 }
 
-TEST(Layout, BadTextIsRefusedWithTheText) {
+TEST(Layout, BadTextIsRejectedWithTheText) {
   for (const char* text : {"ac", "aab", "abc4", "ab4e", "ab0b", "16b", "ab16B",
                            "a b", "ab-1b", "ab4b!", "!"}) {
     try {
@@ -148,7 +148,7 @@ TEST(PhysicalOffsets, AreAPermutationThatTheAxesDescribe) {
   }
 }
 
-TEST(PhysicalAxes, RefuseATileThatDoesNotDivide) {
+TEST(PhysicalAxes, RejectATileThatDoesNotDivide) {
   EXPECT_THROW(PhysicalAxes(Type({1, 20, 2, 2}, "aBcd16b")), Error);
   EXPECT_THROW(PhysicalAxes(Type({4, 4}, "acb")), Error);
 }

@@ -71,7 +71,7 @@ TEST(Verifier, NamesGraphNodeAndLocation) {
             "expected f32[2,3], got f32[3,2]");
 }
 
-TEST(Verifier, RefusesAnOperandDefinedLater) {
+TEST(Verifier, RejectsAnOperandDefinedLater) {
   Chain chain;
   Node* late = chain.graph.AddNode("neg", {chain.x}, {});
   chain.relu->SetInput(0, late->output());
@@ -79,7 +79,7 @@ TEST(Verifier, RefusesAnOperandDefinedLater) {
               HasSubstr("operand 0 is not defined before its use"));
 }
 
-TEST(Verifier, RefusesAnOperandOfAnotherGraph) {
+TEST(Verifier, RejectsAnOperandOfAnotherGraph) {
   Chain chain;
   Graph other;
   Value* foreign = other.AddInput(Floats({2, 3}), InputRole::kData, "z");
@@ -89,7 +89,7 @@ TEST(Verifier, RefusesAnOperandOfAnotherGraph) {
   EXPECT_THAT(VerifyError(other), HasSubstr("%z lists a use that is none"));
 }
 
-TEST(Verifier, RefusesAnOutputOfAnotherGraph) {
+TEST(Verifier, RejectsAnOutputOfAnotherGraph) {
   Chain chain;
   Graph other;
   chain.graph.mutable_outputs()[0].value =
@@ -98,14 +98,14 @@ TEST(Verifier, RefusesAnOutputOfAnotherGraph) {
               HasSubstr("output \"y\" is not a value of the graph"));
 }
 
-TEST(Verifier, RefusesAttributesThatTheOpDoesNotHave) {
+TEST(Verifier, RejectsAttributesThatTheOpDoesNotHave) {
   Chain chain;
   chain.relu->mutable_attrs().Set("alpha", 0.5);
   EXPECT_THAT(VerifyError(chain.graph),
               HasSubstr("relu at block.act: no attri"));
 }
 
-TEST(Verifier, RefusesMissingAndMistypedAttributes) {
+TEST(Verifier, RejectsMissingAndMistypedAttributes) {
   Graph graph;
   Value* x = graph.AddInput(Floats({2}), InputRole::kData, "x");
   Node* cast = graph.AddNode("cast", {x}, {{"dtype", std::string("f16")}});
@@ -116,7 +116,7 @@ TEST(Verifier, RefusesMissingAndMistypedAttributes) {
   EXPECT_THAT(VerifyError(graph), HasSubstr("attribute dtype is missing"));
 }
 
-TEST(Verifier, RefusesADtypeThatIsNotInferred) {
+TEST(Verifier, RejectsADtypeThatIsNotInferred) {
   Graph graph;
   Value* x = graph.AddInput(Floats({2}), InputRole::kData, "x");
   Node* cast = graph.AddNode("cast", {x}, {{"dtype", std::string("f16")}});
@@ -125,7 +125,7 @@ TEST(Verifier, RefusesADtypeThatIsNotInferred) {
               HasSubstr("result 0: expected f16[2], got f32[2]"));
 }
 
-TEST(Verifier, RefusesInvalidTypes) {
+TEST(Verifier, RejectsInvalidTypes) {
   Chain chain;
   chain.x->set_type(Floats({2, 0}));
   EXPECT_THAT(VerifyError(chain.graph), HasSubstr("extents of at least 1"));
@@ -298,7 +298,7 @@ TEST(Verifier, BodiesAreVerified) {
             "deep: no attribute alpha");
 }
 
-TEST(Verifier, AFusionWithoutResultsIsRefused) {
+TEST(Verifier, AFusionWithoutResultsIsRejected) {
   Graph graph("g");
   graph.AddNode("fusion", {}, {}, "", nullptr, std::make_unique<Graph>());
   EXPECT_THAT(VerifyError(graph), HasSubstr("a node without results"));

@@ -279,12 +279,12 @@ void ExpectError(const std::string& from, const std::string& to,
   }
 }
 
-TEST(TorchImporter, RefusesDamagedEntries) {
+TEST(TorchImporter, RejectsDamagedEntries) {
   // The checksum of an entry.
   ExpectError("conv2d.default", "conv3d.default", "CRC error");
 }
 
-TEST(TorchImporter, RefusesTruncatedArchives) {
+TEST(TorchImporter, RejectsTruncatedArchives) {
   std::vector<uint8_t> file;
   ReadFile(std::string(kExports) + "auxiliary.pt2", ErrorCode::kData, file);
   for (size_t length = 0; length < file.size(); length += 997) {

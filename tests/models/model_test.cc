@@ -79,7 +79,7 @@ TEST(Model, RunningStatisticsAreAliasedOutputs) {
   EXPECT_EQ(model.graph->input(alias)->name(), "bn1.running_var");
 }
 
-TEST(Model, RefusesUnknownArchWithTheNearestName) {
+TEST(Model, RejectsUnknownArchWithTheNearestName) {
   try {
     BuildModel("resnet5O", Phase::kTrain, {});
     FAIL();
@@ -89,7 +89,7 @@ TEST(Model, RefusesUnknownArchWithTheNearestName) {
   }
 }
 
-TEST(Model, RefusesImagesThatAreTooSmall) {
+TEST(Model, RejectsImagesThatAreTooSmall) {
   try {
     BuildModel("vgg16", Phase::kTrain, {.image_size = 16});
     FAIL();

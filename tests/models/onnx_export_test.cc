@@ -297,7 +297,7 @@ TEST(OnnxExporter, WeightsKeepTheirNames) {
   }
 }
 
-void ExpectRefused(const Graph& a, const Graph& b, const char* message) {
+void ExpectRejected(const Graph& a, const Graph& b, const char* message) {
   try {
     ExportOnnx(a, b, "y", nullptr);
     ADD_FAILURE() << "exported " << a.name();
@@ -307,18 +307,18 @@ void ExpectRefused(const Graph& a, const Graph& b, const char* message) {
   }
 }
 
-TEST(OnnxExporter, RefusesWhatOnnxDoesNotHave) {
+TEST(OnnxExporter, RejectsWhatOnnxDoesNotHave) {
   Graph graph("sums");
   ir::Builder b(graph);
   ir::Value* x =
       graph.AddInput({DType::kF32, {2, 3}, {}}, ir::InputRole::kData, "x");
   ir::Value* index = b.Constant(DType::kI64, {2, 3}, {0});
   graph.AddOutput(b.ScatterAdd(x, {index}, {4, 3}, {-1, 1}), "y");
-  ExpectRefused(graph, graph, "scatter_add");
-  ExpectRefused(graph, Graph(), "do not depend on the batch size");
+  ExpectRejected(graph, graph, "scatter_add");
+  ExpectRejected(graph, Graph(), "do not depend on the batch size");
 }
 
-TEST(OnnxExporter, RefusesExtentsThatAreNoMultiplesOfTheBatch) {
+TEST(OnnxExporter, RejectsExtentsThatAreNoMultiplesOfTheBatch) {
   const auto build = [](int64_t batch) {
     auto graph = std::make_unique<Graph>("padded");
     ir::Builder b(*graph);
@@ -327,7 +327,7 @@ TEST(OnnxExporter, RefusesExtentsThatAreNoMultiplesOfTheBatch) {
     graph->AddOutput(b.Pad(x, {1, 0}, {0, 0}, {0, 0}, 0), "y");
     return graph;
   };
-  ExpectRefused(*build(2), *build(3), "multiples of the batch size");
+  ExpectRejected(*build(2), *build(3), "multiples of the batch size");
 }
 
 }  // namespace

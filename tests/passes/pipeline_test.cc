@@ -167,8 +167,8 @@ TEST_F(PipelineTest, RunsNoneOfThePassesWhenOneIsUnknown) {
   EXPECT_TRUE(context.traces().empty());
 }
 
-// Autodiff refuses a graph without a loss: the user's fault, told as it is.
-TEST_F(PipelineTest, ShowsTheGraphOfAPassThatRefusedIt) {
+// Autodiff rejects a graph without a loss: the user's fault, told as it is.
+TEST_F(PipelineTest, ShowsTheGraphOfAPassThatRejectedIt) {
   const auto graph = test::ParseOrDie(
       "graph g {\n  %w = weight : f32[2]\n  return %w as \"y\"\n}");
   PassContext context(target_, options_);

@@ -135,7 +135,7 @@ TEST_F(ProgramFileTest, MachineCodeOfAFileIsNotRun) {
   }
 }
 
-TEST_F(ProgramFileTest, StateThatLiesElsewhereIsRefused) {
+TEST_F(ProgramFileTest, StateThatLiesElsewhereIsRejected) {
   Session session(LoadBackend("cpu"), {.threads = 1});
   session.Compile(test::SmallResidual(), ProgramKind::kTrain, {});
   codegen::CompiledProgram other = Unpack(file_.programs[0]);
@@ -154,7 +154,7 @@ TEST_F(ProgramFileTest, StateThatLiesElsewhereIsRefused) {
   }
 }
 
-TEST_F(ProgramFileTest, WhatIsNoWholeProgramFileIsRefused) {
+TEST_F(ProgramFileTest, WhatIsNoWholeProgramFileIsRejected) {
   EXPECT_THAT(ErrorOf({}), HasSubstr("not a program file"));
   EXPECT_THAT(ErrorOf({'f', 'u', 's', 'o', 'r'}),
               HasSubstr("not a program file"));

@@ -1,4 +1,4 @@
-// What a session refuses: one line that names what, where, expected and got.
+// What a session rejects: one line that names what, where, expected and got.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -87,7 +87,7 @@ TEST(SessionErrors, PositionsOutOfRangeAreNamed) {
       "input x: expected data, got null");
 }
 
-TEST(SessionErrors, NullGraphsAreRefused) {
+TEST(SessionErrors, NullGraphsAreRejected) {
   Session session(LoadBackend("cpu"), {.threads = 1});
   EXPECT_THAT(
       ErrorOf(ErrorCode::kGraph,

@@ -70,7 +70,7 @@ DamageCounts ReadDamaged(const std::string& whole, int count, ErrorCode code,
       read(damaged);
       ++counts.accepted;
     } catch (const Error& error) {
-      ++counts.refused;
+      ++counts.rejected;
       const std::string message = error.what();
       EXPECT_EQ(error.code(), code) << message << " of seed " << seed;
       EXPECT_EQ(message.find('\n'), std::string::npos)

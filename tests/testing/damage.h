@@ -18,10 +18,10 @@ std::string Damage(const std::string& whole, uint64_t seed);
 // Of calls of a reader, how many accepted what they were given.
 struct DamageCounts {
   int accepted = 0;
-  int refused = 0;
+  int rejected = 0;
 };
 
-// Gives `read` that many damaged forms of `whole`. A refusal that is no Error
+// Gives `read` that many damaged forms of `whole`. A rejection that is no Error
 // of this code, or that takes more than one line, fails the test. Others are
 // tried by --gtest_shuffle --gtest_random_seed=N.
 DamageCounts ReadDamaged(const std::string& whole, int count, ErrorCode code,

@@ -92,12 +92,12 @@ class CompareTest(CliTest):
         self.assertRegex(result.stdout, r"\n  not overlapped, estimated( +[\d.]+ ms){3}")
         data = json.loads(out.read_text())
         self.assertEqual(data["ranks"], 8)
-        exact, cap, one = [v["exchange"] for v in data["variants"]]
+        exact, cap, one = [v["communication"] for v in data["variants"]]
         self.assertEqual(one["buckets"], 2)  # of weights, of the rest
         self.assertGreater(cap["buckets"], exact["buckets"])
         self.assertEqual(cap["bucket_bytes"], exact["bucket_bytes"])
         self.assertLess(one["bucket_bytes"], exact["bucket_bytes"])
-        self.assertLess(exact["exposed_ms"], one["exposed_ms"])
+        self.assertLess(exact["not_overlapped_ms"], one["not_overlapped_ms"])
         self.assertEqual(len(cap["collectives"]), cap["buckets"])
         for entry in data["comparisons"]:
             self.assertNotIn("numbers", entry)

@@ -35,10 +35,10 @@ class CompareRanksTest(RankCase):
         self.assertIn("identical on all 2 ranks", text)
         self.assertEqual(data["ranks"], 2)
         exact, cap = data["variants"]
-        self.assertEqual(cap["exchange"]["buckets"],
+        self.assertEqual(cap["communication"]["buckets"],
                          cap["counters"]["gradient_buckets"])
-        self.assertGreater(cap["exchange"]["buckets"],
-                           exact["exchange"]["buckets"])
+        self.assertGreater(cap["communication"]["buckets"],
+                           exact["communication"]["buckets"])
         self.assertEqual(exact["step_ms"]["rounds"], 3)
         pair = data["comparisons"][0]
         self.assertGreater(pair["speed_ratio"], 0)
@@ -71,8 +71,8 @@ class CompareRanksTest(RankCase):
         self.assertEqual(kinds["state"]["values"], 172)
         self.assertTrue(sharded["numbers"]["bit_identical"])
         self.assertEqual(sharded["numbers"]["unmatched_outputs"], 0)
-        self.assertEqual(len(data["variants"][1]["exchange"]["collectives"]),
-                         data["variants"][1]["exchange"]["buckets"] + 1)
+        self.assertEqual(len(data["variants"][1]["communication"]["collectives"]),
+                         data["variants"][1]["communication"]["buckets"] + 1)
         # By how much, where it is another sum.
         summary = wire["numbers"]["summary"]
         self.assertEqual(summary["output"]["bit_identical"], 1)

@@ -44,7 +44,7 @@ class ImportTest(CliTest):
         entries[key] = json.dumps(config).encode()
         return self.write(entries)
 
-    def refused(self, path, *words, code=GRAPH, flags=()):
+    def rejected(self, path, *words, code=GRAPH, flags=()):
         self.fails(code, [str(path), *words], "bench", "-a", path,
                    "--iterations", "1", *flags)
 
@@ -144,10 +144,10 @@ class TrainingTest(ImportTest):
             "opt", CONVOLUTIONAL, "--emit", "train").stdout)
         self.succeeds("compile", *model, "-o", self.folder / "step.fusor")
 
-    def test_flags_of_built_in_models_are_refused(self):
+    def test_flags_of_built_in_models_are_rejected(self):
         for flags in (("--fan", "fan-in"), ("--zero-gamma",),
                       ("--dropout", "0.1")):
-            self.refused(CONVOLUTIONAL, flags[0], code=USAGE, flags=flags)
+            self.rejected(CONVOLUTIONAL, flags[0], code=USAGE, flags=flags)
 
     def test_a_size_that_the_archive_has_fixed(self):
         self.fails(GRAPH, ["its image size is 16, expected 32"], "bench", "-a",
@@ -167,37 +167,37 @@ class TrainingTest(ImportTest):
 class BadArchiveTest(ImportTest):
     def test_no_zip_file(self):
         path = self.folder / "model.pt2"
-        self.refused(path, code=DATA)
+        self.rejected(path, code=DATA)
         path.write_bytes(b"")
-        self.refused(path, "models/model.json")
+        self.rejected(path, "models/model.json")
         path.write_bytes(b"no archive")
-        self.refused(path, "zip")
+        self.rejected(path, "zip")
         path.write_bytes(CONVOLUTIONAL.read_bytes()[:-100])
-        self.refused(path, "zip")
+        self.rejected(path, "zip")
 
     def test_missing_entries(self):
         for entry in ("models/model.json", "byteorder", "data/weights/weight_3"):
             entries = self.entries()
             del entries[entry]
-            self.refused(self.write(entries), entry)
+            self.rejected(self.write(entries), entry)
 
     def test_compressed_entries(self):
-        self.refused(self.write(self.entries(), zipfile.ZIP_DEFLATED),
+        self.rejected(self.write(self.entries(), zipfile.ZIP_DEFLATED),
                      "compressed")
 
     def test_big_endian(self):
-        self.refused(self.write({**self.entries(), "byteorder": b"big"}),
+        self.rejected(self.write({**self.entries(), "byteorder": b"big"}),
                      "byteorder: expected little, got big")
 
     def test_json_of_another_form(self):
         for text in (b"", b"[", b"[]", b"{}", b'{"graph_module": 7}'):
-            self.refused(self.write({**self.entries(),
+            self.rejected(self.write({**self.entries(),
                                      "models/model.json": text}), "model")
 
     def test_pickled_tensors(self):
         def change(config):
             config["stem.0.weight"]["use_pickle"] = True
-        self.refused(self.weights_config(change), "stem.0.weight", "pickled")
+        self.rejected(self.weights_config(change), "stem.0.weight", "pickled")
 
     def test_sizes_and_strides_beyond_the_bytes(self):
         for field, value in (("sizes", 1 << 39), ("sizes", -1), ("sizes", 0),
@@ -213,18 +213,18 @@ class BadArchiveTest(ImportTest):
                              ("7", "expected an integer")):
             def change(config, number=number):
                 config["stem.0.weight"]["tensor_meta"]["dtype"] = number
-            self.refused(self.weights_config(change), "stem.0.weight", word)
+            self.rejected(self.weights_config(change), "stem.0.weight", word)
 
     def test_another_schema(self):
         def change(program):
             program["schema_version"]["major"] = 9
-        self.refused(self.program(change), "schema_version: expected 8, got 9")
+        self.rejected(self.program(change), "schema_version: expected 8, got 9")
 
     def test_an_unknown_operator_names_the_python_line(self):
         def change(program):
             for node in program["graph_module"]["graph"]["nodes"]:
                 node["target"] = node["target"].replace("leaky_relu", "mystery")
-        self.refused(self.program(change), "aten.mystery.default at ",
+        self.rejected(self.program(change), "aten.mystery.default at ",
                      "make_torch_export.py:", "unknown operator")
 
     def test_an_argument_that_no_row_reads(self):
@@ -233,12 +233,12 @@ class BadArchiveTest(ImportTest):
                 if ".silu." in node["target"]:
                     node["inputs"].append({"name": "beta", "kind": 1,
                                            "arg": {"as_float": 2.0}})
-        self.refused(self.program(change), "aten.silu", "argument beta")
+        self.rejected(self.program(change), "aten.silu", "argument beta")
 
     def test_a_tensor_used_before_its_definition(self):
         def change(program):
             program["graph_module"]["graph"]["nodes"].reverse()
-        self.refused(self.program(change), "defined before its use")
+        self.rejected(self.program(change), "defined before its use")
 
     def test_sizes_that_overflow(self):
         def change(program):
@@ -248,15 +248,15 @@ class BadArchiveTest(ImportTest):
                 "inputs": [{"name": name, "arg": {"as_int": 1 << 62}, "kind": 1}
                            for name in "ab"],
                 "outputs": [{"as_sym_int": {"as_name": "huge"}}]})
-        self.refused(self.program(change), "mul", "out of range")
+        self.rejected(self.program(change), "mul", "out of range")
 
     def test_inputs_that_are_no_images(self):
         def change(program):
             images = program["graph_module"]["graph"]["tensor_values"]["x"]
             images["sizes"][1] = {"as_int": 4}
-        self.refused(self.program(change), "Nx3xSxS", "Nx4x16x16")
+        self.rejected(self.program(change), "Nx3xSxS", "Nx4x16x16")
 
-    def test_in_place_writes_to_copies_are_refused(self):
+    def test_in_place_writes_to_copies_are_rejected(self):
         def change(program):
             nodes = program["graph_module"]["graph"]["nodes"]
             at = next(i for i, node in enumerate(nodes)
@@ -275,7 +275,7 @@ class BadArchiveTest(ImportTest):
                 node("reshape.default", source, "flat",
                      shape={"as_ints": [-1]}),
                 node("relu_.default", {"as_tensor": {"name": "flat"}}, "wrote")]
-        self.refused(self.program(change), "clone()")
+        self.rejected(self.program(change), "clone()")
 
 
 if __name__ == "__main__":

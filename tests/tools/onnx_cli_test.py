@@ -85,7 +85,7 @@ class OnnxTrainingTest(OnnxCase):
         self.assertEqual(before.stdout.split("(")[0],
                          after.stdout.split("(")[0])
 
-    def test_exports_that_are_refused(self):
+    def test_exports_that_are_rejected(self):
         path = self.write(classifier())
         self.fails(USAGE, ["--output", ".onnx", "model.txt"], "export", "-a",
                    path, "-o", self.folder / "model.txt")
@@ -227,55 +227,55 @@ class OnnxExecTest(OnnxCase):
 
 
 class BadOnnxTest(OnnxCase):
-    def refused(self, data, *words, code=GRAPH):
+    def rejected(self, data, *words, code=GRAPH):
         path = self.write(data)
         self.fails(code, [str(path), *words], "bench", "-a", path,
                    "--iterations", "1")
 
-    def refused_weight(self, weight, *words):
-        self.refused(model([node("Conv", ["x", "w"], ["y"])],
+    def rejected_weight(self, weight, *words):
+        self.rejected(model([node("Conv", ["x", "w"], ["y"])],
                            [value("x", ["N", 3, 16, 16])],
                            [value("y", ["N", 5])], [weight]), *words)
 
     def test_no_model(self):
         self.fails(DATA, ["none.onnx"], "bench", "-a",
                    self.folder / "none.onnx")
-        self.refused(b"", "graph")
-        self.refused(b"no model", "damaged or truncated")
-        self.refused(classifier()[:-9], "damaged or truncated")
+        self.rejected(b"", "graph")
+        self.rejected(b"no model", "damaged or truncated")
+        self.rejected(classifier()[:-9], "damaged or truncated")
 
     def test_other_opsets(self):
         for opset in 12, 29, 0:
-            self.refused(classifier(opset=opset), "opset",
+            self.rejected(classifier(opset=opset), "opset",
                          f"expected 13 to 28, got {opset}")
 
     def test_an_unknown_operator_is_named_with_its_node(self):
-        self.refused(classifier(extra=[node("Mystery", ["h"], ["h2"], "/a/b")]),
+        self.rejected(classifier(extra=[node("Mystery", ["h"], ["h2"], "/a/b")]),
                      "Mystery at /a/b: unknown operator")
-        self.refused(classifier(extra=[node("Relu", ["h"], ["h2"], "/a/b",
+        self.rejected(classifier(extra=[node("Relu", ["h"], ["h2"], "/a/b",
                                             "com.example")]),
                      "com.example.Relu at /a/b: unknown operator")
 
     def test_a_function_that_calls_itself(self):
         own = function("Own", ["a"], ["b"], [
             node("Own", ["a"], ["b"], domain="own")])
-        self.refused(model([node("Own", ["x"], ["y"], domain="own")],
+        self.rejected(model([node("Own", ["x"], ["y"], domain="own")],
                            [value("x", ["N", 3, 16, 16])],
                            [value("y", ["N", 5])], functions=[own]),
                      "functions: expected", "deep")
 
     def test_arguments_that_no_row_reads(self):
-        self.refused(classifier(extra=[node("Relu", ["h"], ["h2"], "/a/b",
+        self.rejected(classifier(extra=[node("Relu", ["h"], ["h2"], "/a/b",
                                             mystery=1)]),
                      "Relu at /a/b: attribute mystery")
-        self.refused(classifier(extra=[node("LeakyRelu", ["h"], ["h2"], "/a/b",
+        self.rejected(classifier(extra=[node("LeakyRelu", ["h"], ["h2"], "/a/b",
                                             alpha=[1, 2])]),
                      "attribute alpha: expected a number")
-        self.refused(classifier(extra=[node("Add", ["h"], ["h2"], "/a/b")]),
+        self.rejected(classifier(extra=[node("Add", ["h"], ["h2"], "/a/b")]),
                      "operand 1: expected a tensor, got none")
 
     def test_a_shape_that_the_step_computes(self):
-        self.refused(
+        self.rejected(
             classifier(extra=[node("Cast", ["h"], ["i"], to=INT64),
                               node("Reshape", ["h", "i"], ["h2"], "/a/b")]),
             "Reshape at /a/b: operand 1, i: expected a constant or a function "
@@ -283,18 +283,18 @@ class BadOnnxTest(OnnxCase):
 
     def test_unknown_dtypes(self):
         for dtype, word in ((INT8, "int8"), (STRING, "string"), (77, "77")):
-            self.refused_weight(tensor("w", dtype, [4], bytes(4)),
+            self.rejected_weight(tensor("w", dtype, [4], bytes(4)),
                                 "initializer w", f"dtype {word}")
 
     def test_bytes_that_do_not_fit_the_shape(self):
         for dims in ([2, 2], [1 << 40, 1 << 40], [-1], [1 << 62, 8]):
-            self.refused_weight(tensor("w", FLOAT, dims, bytes(12)),
+            self.rejected_weight(tensor("w", FLOAT, dims, bytes(12)),
                                 "initializer w")
-        self.refused_weight(tensor("w", FLOAT, [2], floats=[1]),
+        self.rejected_weight(tensor("w", FLOAT, [2], floats=[1]),
                             "initializer w: expected 2 elements, got 1")
-        self.refused_weight(tensor("w", DOUBLE, [3], floats=[1, 2, 3]),
+        self.rejected_weight(tensor("w", DOUBLE, [3], floats=[1, 2, 3]),
                             "initializer w: expected 3 elements, got 0")
-        self.refused_weight(tensor("w", FLOAT16, [3], bytes(4)),
+        self.rejected_weight(tensor("w", FLOAT16, [3], bytes(4)),
                             "initializer w: expected 6 bytes, got 4")
 
     def test_files_outside_of_the_folder(self):
@@ -302,25 +302,25 @@ class BadOnnxTest(OnnxCase):
         (self.folder / "link.bin").symlink_to("/etc/passwd")
         for location in ("../w.bin", "/etc/passwd", "a/../../w.bin",
                          "link.bin", ""):
-            self.refused_weight(
+            self.rejected_weight(
                 tensor("w", FLOAT, [2], external={"location": location}),
                 "inside the model's folder")
         for external in ({"location": "none.bin"},
                          {"location": "w.bin", "offset": 12},
                          {"location": "w.bin", "length": 1 << 60},
                          {"location": "w.bin", "offset": -4}):
-            self.refused_weight(tensor("w", FLOAT, [2], external=external),
+            self.rejected_weight(tensor("w", FLOAT, [2], external=external),
                                 "initializer w")
 
     def test_tensors_that_are_not_defined(self):
-        self.refused(classifier(extra=[node("Relu", ["later"], ["h2"])]),
+        self.rejected(classifier(extra=[node("Relu", ["later"], ["h2"])]),
                      "tensor later: expected one defined before its use")
 
     def test_inputs_that_are_no_images(self):
-        self.refused(model([node("Relu", ["x"], ["y"])], [value("x", [2, 3])],
+        self.rejected(model([node("Relu", ["x"], ["y"])], [value("x", [2, 3])],
                            [value("y", [2, 3])]), "Nx3xSxS", "2x3")
 
-    def test_flags_of_built_in_models_are_refused(self):
+    def test_flags_of_built_in_models_are_rejected(self):
         path = self.write(classifier())
         self.fails(USAGE, ["--fan"], "bench", "-a", path, "--fan", "fan-in")
 

@@ -49,7 +49,7 @@ class PackageTest(unittest.TestCase):
         self.run_ok("cmake", "--build", build)
         self.expect_training(self.run_ok(build / "consumer"))
 
-    def test_cmake_refuses_another_minor_version(self):
+    def test_cmake_rejects_another_minor_version(self):
         source = self.folder / "newer"
         shutil.copytree(CONSUMER, source)
         lists = source / "CMakeLists.txt"

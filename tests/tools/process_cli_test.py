@@ -297,7 +297,7 @@ class MemoryTest(CliTest):
         self.assertLess(found["evaluates"], found["plain"])
 
     def test_too_little_address_space_is_one_line(self):
-        """Whatever is refused: a library, a thread, a pass, an arena."""
+        """Whatever is rejected: a library, a thread, a pass, an arena."""
         done = 0
         for mib in range(80, 600, 8):
             with self.subTest(mib=mib):

@@ -306,7 +306,7 @@ class RanksTest(RankCase):
                 self.assertLess(bucket["start_ms"], bucket["end_ms"])
                 ended = bucket["end_ms"]
             self.assertLessEqual(ended, run["step_ms"])
-            self.assertAlmostEqual(run["compute_ms"] + run["exposed_ms"],
+            self.assertAlmostEqual(run["compute_ms"] + run["not_overlapped_ms"],
                                    run["step_ms"])
         events = trace["traceEvents"]
         collectives = [e for e in events if e.get("cat") == "collective"]
@@ -329,7 +329,7 @@ class RanksTest(RankCase):
         self.assertEqual([run["run"] for run in runs], [3, 4, 5, 6])
         for run in runs:
             self.assertEqual(run["collectives"], [])
-            self.assertEqual(run["exposed_ms"], 0)
+            self.assertEqual(run["not_overlapped_ms"], 0)
             self.assertGreater(run["compute_ms"], 0)
         done = fusor("train", self.data, *SIZE, "--timeline", self.root / "t",
                      "--timeline-steps", "7:3")

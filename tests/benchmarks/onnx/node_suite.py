@@ -6,7 +6,7 @@
 The tests are those of pip's onnx (onnx.backend.test): a model of one operator,
 or of those that define it, with inputs and expected results. Each is run by the
 interpreter and compiled with and without fusion. Tests with dtypes that the IR
-does not have are skipped. Those that the import refuses are counted apart, by
+does not have are skipped. Those that the import rejects are counted apart, by
 the reason of its error. NAME selects tests whose name contains it.
 """
 
@@ -128,7 +128,7 @@ def same(actual, expected, case):
 
 def run_case(fusor, case, folder):
     """Returns an outcome and its reason: "passed"; "skipped", by a rule of this
-    script; "refused", by an error that names what is missing; "failed"."""
+    script; "rejected", by an error that names what is missing; "failed"."""
     skip = reason_to_skip(case)
     if skip:
         return "skipped", skip
@@ -144,7 +144,7 @@ def run_case(fusor, case, folder):
                 [fusor, "exec", model, "--inputs", source, "--outputs", out,
                  *flags], check=False, capture_output=True, text=True)
             if done.returncode == GRAPH_ERROR and way == "interpreter":
-                return "refused", reason_of(done.stderr)
+                return "rejected", reason_of(done.stderr)
             if done.returncode != 0:
                 return "failed", f"{way}: {done.stderr.strip()[-300:]}"
             results = read_safetensors(out)
@@ -184,7 +184,7 @@ def main():
                 if outcome[0] == "failed":
                     print(name, outcome[1], sep=": ", flush=True)
     counts = collections.Counter(state for state, _ in outcomes.values())
-    unsupported = ("skipped", "refused")
+    unsupported = ("skipped", "rejected")
     reasons = {
         kind: collections.Counter(reason for state, reason in outcomes.values()
                                   if state == kind)

@@ -5,7 +5,7 @@
 
 Each sample of torch.testing's operator database is exported as a program of
 one call, run with gradients by the interpreter and compiled with and without
-fusion, and compared with PyTorch. Samples that the import refuses, or that
+fusion, and compared with PyTorch. Samples that the import rejects, or that
 PyTorch cannot export, are skipped and counted by reason.
 """
 

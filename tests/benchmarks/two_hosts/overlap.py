@@ -183,8 +183,8 @@ class Measurement:
                 "other_processor_ms": others,
                 "communication_ms": statistics.median(
                     run["communication_ms"] for run in runs),
-                "exposed_ms": statistics.median(
-                    run["exposed_ms"] for run in runs),
+                "not_overlapped_ms": statistics.median(
+                    run["not_overlapped_ms"] for run in runs),
                 "collectives": len(runs[0]["collectives"])}
 
     def round(self, cores, mbit):
@@ -220,7 +220,7 @@ def row(cores, mbit, rounds):
         line[kind] = {
             "step_ms": step,
             **{name: median(lambda r, kind=kind, name=name: r[kind][name])
-               for name in ("exposed_ms", "computing_processor_ms",
+               for name in ("not_overlapped_ms", "computing_processor_ms",
                             "other_processor_ms")},
             "collectives": rounds[0][kind]["collectives"],
             "over_longer_percent": median(
@@ -246,14 +246,14 @@ def table(rows):
 
 def details(rows):
     """Where the time goes; processor time is a rank's."""
-    text = ("| cores | Mbit/s | | collectives | exposed, ms | processor time "
+    text = ("| cores | Mbit/s | | collectives | not overlapped, ms | processor time "
             "of computation, ms | of computation alone, ms | of "
             "communication, ms |\n|---|---|---|---|---|---|---|---|\n")
     for r in rows:
         for kind in ("overlap", "sharded"):
             k = r[kind]
             text += (f"| {r['cores']} | {r['mbit']} | {kind} | "
-                     f"{k['collectives']} | {k['exposed_ms']:.0f} | "
+                     f"{k['collectives']} | {k['not_overlapped_ms']:.0f} | "
                      f"{k['computing_processor_ms']:.0f} | "
                      f"{r['compute_processor_ms']:.0f} | "
                      f"{k['other_processor_ms']:.0f} |\n")

@@ -275,7 +275,7 @@ TEST_F(ConvPlanTest, AFileOfChoicesDecidesAboutStatistics) {
             std::set<std::string>{"another"});
 }
 
-std::string RefusalOf(LibraryCall call) {
+std::string RejectionOf(LibraryCall call) {
   try {
     Compiler()->PrepareCall(call);
   } catch (const Error& e) {
@@ -286,22 +286,22 @@ std::string RefusalOf(LibraryCall call) {
   return "accepted";
 }
 
-TEST_F(ConvPlanTest, RefusesWhatCudnnLacks) {
+TEST_F(ConvPlanTest, RejectsWhatCudnnLacks) {
   LibraryCall call = ResNetConvolutions()[3];
   call.plan.clear();
   call.attrs.Set("algorithm", std::string("winograd"));
   EXPECT_THAT(
-      RefusalOf(call),
+      RejectionOf(call),
       HasSubstr("algorithm \"winograd\": expected an engine with knobs"));
   call.attrs.Set("algorithm", std::string("eng62_k2="));
-  EXPECT_THAT(RefusalOf(call), HasSubstr("expected an engine with knobs"));
+  EXPECT_THAT(RejectionOf(call), HasSubstr("expected an engine with knobs"));
   call.attrs.Set("algorithm", std::string("eng99999"));
-  EXPECT_THAT(RefusalOf(call), HasSubstr("cuDNN: "));
+  EXPECT_THAT(RejectionOf(call), HasSubstr("cuDNN: "));
   call.attrs.Set("algorithm", std::string());
   for (TensorType* type : {&call.operands[0], &call.operands[1]}) {
     type->dtype = DType::kF64;
   }
-  EXPECT_THAT(RefusalOf(call), HasSubstr("no convolutions of f64"));
+  EXPECT_THAT(RejectionOf(call), HasSubstr("no convolutions of f64"));
   call = codegen::CallOf(*OfferFor(*Compiler(), ResNetConvolutions()[3],
                                    [](ir::LibraryFusion& fusion, ir::Graph&) {
                                      fusion.AddChannelSums();
@@ -312,7 +312,7 @@ TEST_F(ConvPlanTest, RefusesWhatCudnnLacks) {
   body->mutable_outputs().erase(body->mutable_outputs().begin() + 2);
   call.body = std::move(body);
   call.results.pop_back();
-  EXPECT_THAT(RefusalOf(call), HasSubstr("no operation for result 1"));
+  EXPECT_THAT(RejectionOf(call), HasSubstr("no operation for result 1"));
 }
 
 TEST_F(ConvPlanTest, DataGradientsAccumulateInEveryDType) {
@@ -433,7 +433,7 @@ class PatternTest : public ConvPlanTest,
 TEST_P(PatternTest, HasPlansForF16) {
   const auto compiler = Compiler();
   int plans = 0;
-  std::string refused;
+  std::string rejected;
   for (LibraryCall call : ResNetConvolutions()) {
     if (call.op_name() != GetParam().op || !GetParam().applies(call)) continue;
     const Offer offer =
@@ -447,10 +447,10 @@ TEST_P(PatternTest, HasPlansForF16) {
       ++plans;
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ErrorCode::kGraph);
-      refused += codegen::Print(call) + "\n  " + e.what() + "\n";
+      rejected += codegen::Print(call) + "\n  " + e.what() + "\n";
     }
   }
-  EXPECT_EQ(plans, GetParam().plans) << refused;
+  EXPECT_EQ(plans, GetParam().plans) << rejected;
 }
 
 INSTANTIATE_TEST_SUITE_P(

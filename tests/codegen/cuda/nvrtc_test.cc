@@ -171,7 +171,7 @@ TEST(NvrtcTest, TellsWhatNvrtcWarnsOf) {
           HasSubstr("used before its value is set"), Not(HasSubstr("\n")))));
 }
 
-TEST(NvrtcTest, RefusesTargetsThatAreNoGpu) {
+TEST(NvrtcTest, RejectsTargetsThatAreNoGpu) {
   EXPECT_THAT(FailureOf([] { Compiler("cpu-avx2"); }, ErrorCode::kUsage),
               HasSubstr("target cpu-avx2 is not an NVIDIA GPU"));
 }

@@ -159,11 +159,11 @@ std::vector<std::vector<uint8_t>> Results(const Kernel& kernel, int operand,
 }
 
 // All that lowering offers is derived again from the kernels alone; what is
-// derived changes no bit; and a plan that claims more is refused.
+// derived changes no bit; and a plan that claims more is rejected.
 TEST(MayOverwrite, AgreesWithTheKernelsOfRandomGraphs) {
   const test::FakeCompiler compiler;
   int derived = 0;
-  int refused = 0;
+  int rejected = 0;
   for (uint64_t seed = 0; seed < 80 && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     const auto graph =
@@ -192,7 +192,7 @@ TEST(MayOverwrite, AgreesWithTheKernelsOfRandomGraphs) {
             continue;
           }
           if (!kernel.buffers[result].written) continue;
-          ++refused;
+          ++rejected;
           compiled.in_place.push_back(pair);
           EXPECT_THROW(VerifyPlan(planned.plan), Error);
           compiled.in_place.pop_back();
@@ -201,7 +201,7 @@ TEST(MayOverwrite, AgreesWithTheKernelsOfRandomGraphs) {
     }
   }
   EXPECT_GT(derived, 300);
-  EXPECT_GT(refused, 1000);
+  EXPECT_GT(rejected, 1000);
 }
 
 }  // namespace

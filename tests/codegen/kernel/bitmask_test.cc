@@ -56,7 +56,7 @@ TEST(PackedBits, WholeBytesAreFullAlignedGroupsOfAdjacentLanes) {
   EXPECT_FALSE(whole(threads));
 }
 
-TEST(PackedBits, TheVerifierRefusesPackedBuffersAccessedByLessThanBytes) {
+TEST(PackedBits, TheVerifierRejectsPackedBuffersAccessedByLessThanBytes) {
   Kernel kernel = StoresAt(60, 16, {0, {{0, 1}, {1, 64}}});
   kernel.name = "partial";
   kernel.phases[0].body.insert(

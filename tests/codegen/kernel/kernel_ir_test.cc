@@ -146,7 +146,7 @@ TEST(KernelVerifyTest, AcceptsASoundKernel) {
   EXPECT_EQ(Failure(RowSums()), "");
 }
 
-TEST(KernelVerifyTest, RefusesAnIndexThatLeavesItsBuffer) {
+TEST(KernelVerifyTest, RejectsAnIndexThatLeavesItsBuffer) {
   EXPECT_THAT(FailureAfter([](Kernel& k) { k.buffers[0].elements = 299; }),
               HasSubstr("index of x runs from 0 to 299 of 299 elements"));
   EXPECT_THAT(
@@ -154,14 +154,14 @@ TEST(KernelVerifyTest, RefusesAnIndexThatLeavesItsBuffer) {
       HasSubstr("from -1"));
 }
 
-TEST(KernelVerifyTest, RefusesAnAxisThatIsNotOpen) {
+TEST(KernelVerifyTest, RejectsAnAxisThatIsNotOpen) {
   EXPECT_THAT(FailureAfter([](Kernel& k) {
                 k.phases[0].body[0].index.terms[0].axis = 1;
               }),
               HasSubstr("axis a1, which is not open"));
 }
 
-TEST(KernelVerifyTest, RefusesARegisterReadBeforeItIsWritten) {
+TEST(KernelVerifyTest, RejectsARegisterReadBeforeItIsWritten) {
   EXPECT_THAT(FailureAfter([](Kernel& k) { k.phases[0].body[1].src[0] = 3; }),
               HasSubstr("r3 is read before it is written"));
   // Written in a loop only.
@@ -174,12 +174,12 @@ TEST(KernelVerifyTest, RefusesARegisterReadBeforeItIsWritten) {
               HasSubstr("r2 is read before it is written"));
 }
 
-TEST(KernelVerifyTest, RefusesVectorsWithoutAVectorAxis) {
+TEST(KernelVerifyTest, RejectsVectorsWithoutAVectorAxis) {
   EXPECT_THAT(FailureAfter([](Kernel& k) { k.axes[0].vector = false; }),
               HasSubstr("vector r0 outside a vector axis"));
 }
 
-TEST(KernelVerifyTest, RefusesUniformRegistersThatDifferByLane) {
+TEST(KernelVerifyTest, RejectsUniformRegistersThatDifferByLane) {
   EXPECT_THAT(FailureAfter([](Kernel& k) { k.registers[0].vector = false; }),
               HasSubstr("uniform r0 depends on vector axis a0"));
   EXPECT_THAT(FailureAfter([](Kernel& k) { k.registers[1].vector = false; }),
@@ -237,7 +237,7 @@ TEST(KernelIrTest, InterpreterAddsRowsByHalves) {
   EXPECT_EQ(y, std::vector<float>(40, 3.0f));
 }
 
-TEST(KernelVerifyTest, RefusesBlockAxesWhereNoneMayBe) {
+TEST(KernelVerifyTest, RejectsBlockAxesWhereNoneMayBe) {
   Kernel k = ColumnSums();
   k.axes[0].block = false;
   EXPECT_THAT(Failure(k), HasSubstr("without a block axis"));
@@ -254,17 +254,17 @@ TEST(KernelVerifyTest, RefusesBlockAxesWhereNoneMayBe) {
   EXPECT_THAT(Failure(k), HasSubstr("32 lanes, 64 a thread"));
 }
 
-TEST(KernelVerifyTest, RefusesNestedVectorAxes) {
+TEST(KernelVerifyTest, RejectsNestedVectorAxes) {
   EXPECT_THAT(FailureAfter([](Kernel& k) { k.phases[0].body = {Loop(2, {})}; }),
               HasSubstr("vector axis a2 inside vector axis a0"));
 }
 
-TEST(KernelVerifyTest, RefusesStoresToReadOnlyBuffers) {
+TEST(KernelVerifyTest, RejectsStoresToReadOnlyBuffers) {
   EXPECT_THAT(FailureAfter([](Kernel& k) { k.buffers[2].written = false; }),
               HasSubstr("store to y, which is not written"));
 }
 
-TEST(KernelVerifyTest, RefusesTasksThatMeet) {
+TEST(KernelVerifyTest, RejectsTasksThatMeet) {
   // All three rows store to y[0].
   EXPECT_THAT(
       FailureAfter([](Kernel& k) { k.phases[1].body[3].index.terms.clear(); }),
@@ -279,7 +279,7 @@ TEST(KernelVerifyTest, RefusesTasksThatMeet) {
       HasSubstr("several tasks of a phase meet in y[99]"));
 }
 
-TEST(KernelVerifyTest, RefusesToReadWhatAnotherTaskWrites) {
+TEST(KernelVerifyTest, RejectsToReadWhatAnotherTaskWrites) {
   EXPECT_THAT(FailureAfter([](Kernel& k) {
                 k.buffers[1].elements = 316;
                 Stmt load = Load(3, 1, {16, {{0, 1}}});
@@ -288,7 +288,7 @@ TEST(KernelVerifyTest, RefusesToReadWhatAnotherTaskWrites) {
               HasSubstr("several tasks of a phase meet in scratch"));
 }
 
-TEST(KernelVerifyTest, RefusesResultsThatAreNotStoredWhole) {
+TEST(KernelVerifyTest, RejectsResultsThatAreNotStoredWhole) {
   // One element more than any row stores.
   EXPECT_THAT(
       FailureAfter([](Kernel& k) { k.buffers[2].elements = 4; }),
@@ -314,7 +314,7 @@ TEST(KernelVerifyTest, LeavesPaddingBetweenTensorsAlone) {
   }
 }
 
-TEST(KernelVerifyTest, RefusesToLoadWhatIsNotStoredYet) {
+TEST(KernelVerifyTest, RejectsToLoadWhatIsNotStoredYet) {
   EXPECT_THAT(FailureAfter([](Kernel& k) { k.axes[0].extent = 299; }),
               HasSubstr("r3 = load b1[0 + 100*a1 + 1*a2]: scratch[299] has not "
                         "been stored yet"));
@@ -324,7 +324,7 @@ TEST(KernelVerifyTest, RefusesToLoadWhatIsNotStoredYet) {
 }
 
 // A GPU's rows and lanes are threads of their own; a CPU's lanes are not.
-TEST(KernelVerifyTest, RefusesThreadsThatMeet) {
+TEST(KernelVerifyTest, RejectsThreadsThatMeet) {
   Kernel k = ColumnSums();
   k.buffers[1].elements = 240;
   k.phases[0].body[2].index = {0, {{0, 40}, {1, 1}}};
@@ -340,7 +340,7 @@ TEST(KernelVerifyTest, RefusesThreadsThatMeet) {
   EXPECT_EQ(Failure(k), "");
 }
 
-TEST(KernelVerifyTest, RefusesIndicesBeyondAllNumbers) {
+TEST(KernelVerifyTest, RejectsIndicesBeyondAllNumbers) {
   EXPECT_THAT(FailureAfter([](Kernel& k) {
                 k.phases[0].body[0].index.terms[0].coefficient = int64_t{1}
                                                                  << 61;
@@ -399,7 +399,7 @@ Kernel Pairs() {
 
 TEST(KernelVerifyTest, AcceptsATileOfPairs) { EXPECT_EQ(Failure(Pairs()), ""); }
 
-TEST(KernelVerifyTest, RefusesTilesThatArePoorlyOrdered) {
+TEST(KernelVerifyTest, RejectsTilesThatArePoorlyOrdered) {
   Kernel k = Pairs();
   k.phases[0].body[2].tile.order[3] = 1;
   EXPECT_THAT(Failure(k), HasSubstr("has no order"));
@@ -411,7 +411,7 @@ TEST(KernelVerifyTest, RefusesTilesThatArePoorlyOrdered) {
   EXPECT_THAT(Failure(k), HasSubstr("has no order"));
 }
 
-TEST(KernelVerifyTest, RefusesTilesThatMeetOrLeaveTheirBuffer) {
+TEST(KernelVerifyTest, RejectsTilesThatMeetOrLeaveTheirBuffer) {
   Kernel k = Pairs();
   k.phases[0].body[2].index.terms[0].coefficient = 1;
   EXPECT_THAT(Failure(k), HasSubstr("several tasks of a phase meet in y"));
@@ -420,7 +420,7 @@ TEST(KernelVerifyTest, RefusesTilesThatMeetOrLeaveTheirBuffer) {
   EXPECT_THAT(Failure(k), HasSubstr("runs from 1 to 64 of 64"));
 }
 
-TEST(KernelVerifyTest, RefusesATileInAVectorAxisOfAnotherExtent) {
+TEST(KernelVerifyTest, RejectsATileInAVectorAxisOfAnotherExtent) {
   Kernel k = Pairs();
   k.axes[1].extent = 7;
   EXPECT_THAT(Failure(k), HasSubstr("a tile needs a vector axis of 8"));

@@ -275,8 +275,8 @@ TEST_F(CollectivePlanTest, SynchronisedNormalisationsExchangeStatistics) {
                               "bn_relu_grad", "bn_add_relu_grad"}) {
     EXPECT_EQ(counters.at(counter), apart.report.counters.at(counter));
   }
-  // A kernel each before and behind an exchange, a small one either side of
-  // it, and, forward, one that looks at the first element.
+  // A kernel each before and behind an communication, a small one either side
+  // of it, and, forward, one that looks at the first element.
   EXPECT_LE(synced.report.kernels - apart.report.kernels, 7 * norms + 8);
   // What the sums add to the operands that are copied: nothing.
   EXPECT_EQ(Copied(synced.plan), kShared);
@@ -369,22 +369,23 @@ TEST_F(CollectivePlanTest, PartsAreGatheredBesideTheForwardPass) {
 // tenth longer than that.
 TEST_F(CollectivePlanTest, AShardedOptimizerHidesBothHalves) {
   CompileOptions options = Ranks("exact");
-  const auto exposed_share = [&](const passes::CollectiveCost& cost,
-                                 bool sharded) {
+  const auto not_overlapped_share = [&](const passes::CollectiveCost& cost,
+                                        bool sharded) {
     options.passes.collective_cost = cost;
     options.passes.shard_optimizer = sharded;
     const CompiledProgram program = Compiled(options);
     const inspect::PlanReport report =
         inspect::ReportPlan(program.plan, *program.graph, compiler_, {}, cost);
-    const inspect::Exchange exchange =
-        inspect::ExchangeOf(program.plan, report);
-    return std::pair(exchange.exposed_us / exchange.communication_us(),
-                     exchange.communication_us() / report.total.us());
+    const inspect::CollectiveTimeline communication =
+        inspect::CollectiveTimelineOf(program.plan, report);
+    return std::pair(
+        communication.not_overlapped_us / communication.communication_us(),
+        communication.communication_us() / report.total.us());
   };
   for (const double seconds : {1e-3, 2e-3, 4e-3}) {
     const passes::CollectiveCost cost{{{1e-6, seconds / (4.0 * kParameters)}}};
-    const auto [whole, whole_load] = exposed_share(cost, false);
-    const auto [parts, parts_load] = exposed_share(cost, true);
+    const auto [whole, whole_load] = not_overlapped_share(cost, false);
+    const auto [parts, parts_load] = not_overlapped_share(cost, true);
     EXPECT_NEAR(parts_load, whole_load, 0.02);
     EXPECT_LT(parts, 0.8 * whole) << "communication " << whole_load;
     if (parts_load < 0.8) {

@@ -223,7 +223,7 @@ TEST(MemoryPlanner, ThreeThousandItemsAreQuick) {
   EXPECT_LT(seconds.count(), 4.0);
 }
 
-TEST(MemoryPlanner, RefusesMalformedRequests) {
+TEST(MemoryPlanner, RejectsMalformedRequests) {
   EXPECT_THROW(PlanMemory({{{0, 0, 1, {}}}, {}}), Error);
   EXPECT_THROW(PlanMemory({{{64, 2, 1, {}}}, {}}), Error);
   EXPECT_THROW(PlanMemory({{{64, 0, 1, {7}}}, {}}), Error);

@@ -248,7 +248,7 @@ TEST(BuildPlan, SharesTheSessionsState) {
   EXPECT_EQ(plan.arenas[BufferOf(plan, "w").arena].bytes, layout.bytes);
 }
 
-TEST(BuildPlan, RefusesStateThatTheSessionLacks) {
+TEST(BuildPlan, RejectsStateThatTheSessionLacks) {
   const auto graph = test::ParseOrDie(R"(
     graph g {
       %w = weight : f32[8]
@@ -311,7 +311,7 @@ TEST(BuildPlan, ParametersComeBeforeTheirMomentaInOneOrder) {
   }
 }
 
-TEST(BuildPlan, RefusesAStateLayoutThatTearsAJoinedUpdate) {
+TEST(BuildPlan, RejectsAStateLayoutThatTearsAJoinedUpdate) {
   const test::FakeCompiler compiler;
   const auto graph = test::UpdateGraph(test::Gradients::kComputed);
   StateLayout layout = StateOf(test::FuseAndPlan(*graph, compiler).plan);

@@ -62,7 +62,7 @@ TEST(SerializePlan, RoundTripsWholePlans) {
   }
 }
 
-TEST(SerializePlan, RefusesPlansThatVerifyPlanRefuses) {
+TEST(SerializePlan, RejectsPlansThatVerifyPlanRejects) {
   Plan plan = SomePlan(1);
   plan.steps.pop_back();
   try {
@@ -74,7 +74,7 @@ TEST(SerializePlan, RefusesPlansThatVerifyPlanRefuses) {
   }
 }
 
-TEST(SerializePlan, RefusesCallsOfUnknownOps) {
+TEST(SerializePlan, RejectsCallsOfUnknownOps) {
   Plan plan = SomePlan(1);
   plan.calls.push_back({.op = ir::OpKind::kSumOfSquares});
   std::string bytes = SerializePlan(plan);
@@ -90,7 +90,7 @@ TEST(SerializePlan, RefusesCallsOfUnknownOps) {
 
 TEST(SerializePlan, DamagedBytesAreAnErrorNeverACrash) {
   std::mt19937_64 engine(1);
-  int refused = 0;
+  int rejected = 0;
   for (uint64_t seed = 0; seed < 4; ++seed) {
     const std::string bytes = SerializePlan(SomePlan(seed));
     for (int round = 0; round < 400; ++round) {
@@ -106,11 +106,11 @@ TEST(SerializePlan, DamagedBytesAreAnErrorNeverACrash) {
         VerifyPlan(ParsePlan(damaged));
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::kGraph) << error.what();
-        ++refused;
+        ++rejected;
       }
     }
   }
-  EXPECT_GT(refused, 400);
+  EXPECT_GT(rejected, 400);
   EXPECT_THROW(ParsePlan("not a plan"), Error);
   EXPECT_THROW(ParsePlan(""), Error);
 }

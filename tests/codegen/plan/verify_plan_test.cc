@@ -420,7 +420,7 @@ TEST(VerifyPlan, NamesTheStepsAndBuffersOfARace) {
   VerifyPlan(plan, *graph);
 }
 
-TEST(VerifyPlan, RefusesThePlanOfAnotherGraph) {
+TEST(VerifyPlan, RejectsThePlanOfAnotherGraph) {
   const auto graph = test::ParseOrDie(R"(
     graph g {
       %x = data : f32[8]

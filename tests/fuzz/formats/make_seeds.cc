@@ -287,9 +287,9 @@ void WriteMessages() {
                    .Take();
   }
   Write("store", "answers", answers);
-  Write("store", "refused",
+  Write("store", "rejected",
         "\x01" + MessageWriter()
-                     .Add(static_cast<int64_t>(runtime::StoreAnswer::kRefused))
+                     .Add(static_cast<int64_t>(runtime::StoreAnswer::kRejected))
                      .Add("why")
                      .Take());
 }

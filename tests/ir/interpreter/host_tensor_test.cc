@@ -42,7 +42,7 @@ TEST(TensorBytes, StoringRounds) {
   EXPECT_EQ(stored.data[0], RoundTo(DType::kF16, 0.1));
 }
 
-TEST(TensorBytes, RefusesTheWrongSize) {
+TEST(TensorBytes, RejectsTheWrongSize) {
   const std::vector<uint8_t> bytes(7);
   EXPECT_THROW(LoadTensor({DType::kF32, {2}, {}}, bytes), Error);
 }

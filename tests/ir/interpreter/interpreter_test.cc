@@ -569,7 +569,7 @@ TEST(Interpreter, AnOutputMayBeAnInputOrAppearTwice) {
   EXPECT_EQ(out[2].data[0], -2);
 }
 
-TEST(Interpreter, RefusesInputsThatDoNotFit) {
+TEST(Interpreter, RejectsInputsThatDoNotFit) {
   Fixture f;
   Value* x = f.In({2}, {1, 2});
   f.graph.AddOutput(f.b.Neg(x), "y");

@@ -164,7 +164,7 @@ std::string Mutate(std::string text, uint64_t seed) {
 
 TEST(Parser, SurvivesMutatedText) {
   int read = 0;
-  int refused = 0;
+  int rejected = 0;
   for (uint64_t seed = 0; seed < 2000; ++seed) {
     const auto graph = test::RandomGraph(
         seed % 50,
@@ -173,13 +173,13 @@ TEST(Parser, SurvivesMutatedText) {
       Parse(Mutate(Print(*graph), seed));
       ++read;
     } catch (const Error& error) {
-      ++refused;
+      ++rejected;
       ASSERT_EQ(error.code(), ErrorCode::kGraph) << error.what();
     }
   }
   // Both ends must be reached for the test to mean anything.
   EXPECT_GT(read, 20);
-  EXPECT_GT(refused, 1000);
+  EXPECT_GT(rejected, 1000);
 }
 
 // One op with arithmetic on its attributes a line.
@@ -212,7 +212,7 @@ constexpr std::string_view kGeometry = R"(graph g {
 TEST(Parser, SurvivesExtremeNumbersInAttributesAndTypes) {
   const std::string whole(kGeometry);
   ParseOrDie(whole);
-  int refused = 0;
+  int rejected = 0;
   for (size_t at = 0; at < whole.size(); ++at) {
     if (!std::isdigit(static_cast<unsigned char>(whole[at]))) continue;
     for (const char* number : {"-1", "0", "1000003", "1048576", "1099511627776",
@@ -223,12 +223,12 @@ TEST(Parser, SurvivesExtremeNumbersInAttributesAndTypes) {
       try {
         Parse(text);
       } catch (const Error& error) {
-        ++refused;
+        ++rejected;
         ASSERT_EQ(error.code(), ErrorCode::kGraph) << error.what();
       }
     }
   }
-  EXPECT_GT(refused, 2000);
+  EXPECT_GT(rejected, 2000);
 }
 
 TEST(Parser, SurvivesEveryPrefix) {
@@ -305,7 +305,7 @@ TEST(ParserErrors, WrongAttributes) {
               HasSubstr("expected a list of integers, got a list of floats"));
 }
 
-TEST(ParserErrors, ElidedValuesAreRefusedWithAHint) {
+TEST(ParserErrors, ElidedValuesAreRejectedWithAHint) {
   Graph graph;
   graph.AddOutput(Builder(graph).Constant(DType::kF32, {3}, {1, 2, 3}), "c");
   EXPECT_THAT(ParseError(Print(graph, {.max_list = 2})),
@@ -325,7 +325,7 @@ TEST(ParserErrors, HugeShapesDoNotOverflow) {
               HasSubstr("padding 9223372036854775807"));
 }
 
-TEST(ParserErrors, DeepNestingIsRefused) {
+TEST(ParserErrors, DeepNestingIsRejected) {
   std::string text = "graph g { ";
   for (int i = 0; i < 100000; ++i) text += "%f = fusion() : f32[] { ";
   EXPECT_THAT(ParseError(text), HasSubstr("nesting"));

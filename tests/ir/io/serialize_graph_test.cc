@@ -72,7 +72,7 @@ TEST(Serialize, TextAndBytesDescribeTheSameGraph) {
 
 TEST(Deserialize, SurvivesMutatedBytes) {
   int read = 0;
-  int refused = 0;
+  int rejected = 0;
   for (uint64_t seed = 0; seed < 2000; ++seed) {
     std::string bytes = Serialize(*AnyGraph(seed % 50, 8));
     const auto edits = 1 + Philox({0, 0, 0, 0}, seed)[0] % 4;
@@ -91,16 +91,16 @@ TEST(Deserialize, SurvivesMutatedBytes) {
       Deserialize(bytes);
       ++read;
     } catch (const Error& error) {
-      ++refused;
+      ++rejected;
       ASSERT_EQ(error.code(), ErrorCode::kGraph) << error.what();
     }
   }
   // Both ends must be reached for the test to mean anything.
   EXPECT_GT(read, 20);
-  EXPECT_GT(refused, 1000);
+  EXPECT_GT(rejected, 1000);
 }
 
-TEST(Deserialize, RefusesWhatIsNoGraph) {
+TEST(Deserialize, RejectsWhatIsNoGraph) {
   EXPECT_EQ(DecodeError("not a graph"),
             "step.fusor: not a serialised graph, or damaged");
   EXPECT_EQ(DecodeError(""), "step.fusor: expected format version 1, got 0");
@@ -133,7 +133,7 @@ TEST(Deserialize, VerifiesTheGraph) {
 }
 
 // Any depth of bodies up to protobuf's own limit, and beyond it.
-TEST(Deserialize, DeepNestingIsRefused) {
+TEST(Deserialize, DeepNestingIsRejected) {
   for (const int depth : {10, 200}) {
     auto graph = std::make_unique<Graph>();
     graph->AddOutput(Builder(*graph).Scalar(DType::kF32, 1), "");

@@ -230,7 +230,7 @@ class EveryOp : public ::testing::TestWithParam<std::string> {
   auto Cases() const { return AllOpSamples().equal_range(GetParam()); }
 };
 
-TEST_P(EveryOp, RunsInEveryDtypeItAcceptsAndRefusesTheOthers) {
+TEST_P(EveryOp, RunsInEveryDtypeItAcceptsAndRejectsTheOthers) {
   auto [first, last] = Cases();
   ASSERT_NE(first, last) << "no sample of " << GetParam();
   std::set<DType> accepted;
@@ -282,7 +282,7 @@ TEST_P(EveryOp, TypedResultsAreRoundedExactOnes) {
   }
 }
 
-TEST_P(EveryOp, RefusesTheWrongNumberOfOperands) {
+TEST_P(EveryOp, RejectsTheWrongNumberOfOperands) {
   const OpDef& op = GetOp(GetParam());
   Graph graph;
   Value* x = graph.AddInput({DType::kF32, {2}, {}}, InputRole::kData, "x");

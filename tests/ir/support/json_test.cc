@@ -18,7 +18,7 @@ TEST(Json, IntegersOfTheTypeAreRead) {
   EXPECT_EQ(JsonInteger<int>(json::parse("7")), 7);
 }
 
-TEST(Json, EverythingElseIsRefused) {
+TEST(Json, EverythingElseIsRejected) {
   for (const char* text : {"1.5", "1.0", "1e30", "-1e300", "true", "null",
                            "\"1\"", "[1]", "{}", "9223372036854775808"}) {
     EXPECT_THROW(JsonInteger<int64_t>(json::parse(text)), std::out_of_range)

@@ -118,7 +118,7 @@ TEST(ChoiceFile, WhatIsDamagedIsNamedByItsLine) {
               HasSubstr("target, threads or library is missing"));
 }
 
-TEST(ChoiceFile, AFileThatWasCutIsRefusedWhereverThatWas) {
+TEST(ChoiceFile, AFileThatWasCutIsRejectedWhereverThatWas) {
   const std::string text = kText;
   // But for the line's end.
   for (size_t size = 0; size + 1 < text.size(); ++size) {
@@ -126,7 +126,7 @@ TEST(ChoiceFile, AFileThatWasCutIsRefusedWhereverThatWas) {
   }
 }
 
-TEST(ChoiceFile, DamagedFilesAreReadOrRefused) {
+TEST(ChoiceFile, DamagedFilesAreReadOrRejected) {
   const auto counts = test::ReadDamaged(
       kText, 2000, ErrorCode::kGraph, [](const std::string& text) {
         const AutotuneResults choices = ParseAutotuneResults(text, "c.txt");
@@ -135,7 +135,7 @@ TEST(ChoiceFile, DamagedFilesAreReadOrRefused) {
                   PrintAutotuneResults(choices));
       });
   EXPECT_GT(counts.accepted, 100);
-  EXPECT_GT(counts.refused, 1000);
+  EXPECT_GT(counts.rejected, 1000);
 }
 
 // --- In a compilation. -------------------------------------------------------
@@ -159,7 +159,7 @@ class ChosenCompilation : public testing::Test {
     return codegen::Compile(test::SmallResidual(), ProgramKind::kEval,
                             compiler_, options);
   }
-  std::string Refusal() {
+  std::string Rejection() {
     try {
       Compile();
     } catch (const Error& error) {
@@ -207,26 +207,26 @@ TEST_F(ChosenCompilation, CountsConvolutionsWithAChoice) {
   EXPECT_EQ(counters["chosen_convolutions"], counters["convolutions"]);
 }
 
-TEST_F(ChosenCompilation, WhatWasMeasuredElsewhereIsRefused) {
-  EXPECT_EQ(Refusal(), "");
+TEST_F(ChosenCompilation, WhatWasMeasuredElsewhereIsRejected) {
+  EXPECT_EQ(Rejection(), "");
   const AutotuneResults::Origin origin = choices_.origin;
   choices_.origin.target = "cpu-avx512";
-  EXPECT_EQ(Refusal(),
+  EXPECT_EQ(Rejection(),
             "autotune results c.txt: measured with another target: expected "
             "cpu-avx2, "
             "got cpu-avx512; measure again with --tune");
   choices_.origin = origin;
   choices_.origin.threads = 7;
-  EXPECT_THAT(Refusal(),
+  EXPECT_THAT(Rejection(),
               HasSubstr("with another number of threads: expected 2, got 7"));
   choices_.origin = origin;
   choices_.origin.library = "oneDNN 1.0";
-  EXPECT_THAT(Refusal(), HasSubstr("expected none, got oneDNN 1.0"));
+  EXPECT_THAT(Rejection(), HasSubstr("expected none, got oneDNN 1.0"));
 }
 
-TEST_F(ChosenCompilation, ACandidateThatTheTargetLacksIsRefused) {
+TEST_F(ChosenCompilation, ACandidateThatTheTargetLacksIsRejected) {
   choices_.candidates.begin()->second = "fancy";
-  EXPECT_THAT(Refusal(), HasSubstr("in f32: expected plain, got fancy"));
+  EXPECT_THAT(Rejection(), HasSubstr("in f32: expected plain, got fancy"));
 }
 
 }  // namespace

@@ -64,13 +64,13 @@ TEST(Cluster, MalformedDescriptionsNameTheField) {
         "node.ranks must grow from 2 on, got 4 after 8");
 }
 
-TEST(Cluster, DamagedDescriptionsAreReadOrRefused) {
+TEST(Cluster, DamagedDescriptionsAreReadOrRejected) {
   const auto counts = test::ReadDamaged(
       kTwoNodes, 2000, ErrorCode::kGraph, [](const std::string& text) {
         EXPECT_GT(ParseCluster(text).NodeGbPerS(4), 0) << text;
       });
   EXPECT_GT(counts.accepted, 100);
-  EXPECT_GT(counts.refused, 1000);
+  EXPECT_GT(counts.rejected, 1000);
 }
 
 }  // namespace

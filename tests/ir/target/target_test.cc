@@ -99,7 +99,7 @@ TEST(ParseTarget, WinogradEfficiencyIsAShare) {
                         "got 1.5"));
 }
 
-TEST(ParseTarget, RefusesWhatIsMissingOrNotPositive) {
+TEST(ParseTarget, RejectsWhatIsMissingOrNotPositive) {
   EXPECT_THAT(TargetError(""), HasSubstr("name is missing"));
   EXPECT_THAT(TargetError("name: \"x\" threads: -2"),
               HasSubstr("threads must be positive, got -2"));
@@ -114,13 +114,13 @@ TEST(ParseTarget, RefusesWhatIsMissingOrNotPositive) {
   }
 }
 
-TEST(ParseTarget, DamagedDescriptionsAreReadOrRefused) {
+TEST(ParseTarget, DamagedDescriptionsAreReadOrRejected) {
   const auto counts = test::ReadDamaged(
       std::string(kTiny), 2000, ErrorCode::kGraph, [](const std::string& text) {
         EXPECT_GT(ParseTarget(text).threads, 0) << text;
       });
   EXPECT_GT(counts.accepted, 100);
-  EXPECT_GT(counts.refused, 1000);
+  EXPECT_GT(counts.rejected, 1000);
 }
 
 }  // namespace

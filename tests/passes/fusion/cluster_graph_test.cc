@@ -96,7 +96,7 @@ TEST(ClusterGraph, KeepsMembersInTheGraphsOrder) {
 
 // A path around through two units that are neither of them: a merge of the
 // middle ones first, so that the way leads through a unit of several nodes.
-TEST(ClusterGraph, RefusesToMergeACycle) {
+TEST(ClusterGraph, RejectsToMergeACycle) {
   const auto graph = test::ParseOrDie(R"(graph g {
       %x = data : f32[8]
       %a = neg(%x) : f32[8]

@@ -144,7 +144,7 @@ TEST_F(LibraryChoiceTest, WinogradThatIsNotAllowedGivesWay) {
   EXPECT_EQ(chosen(), "direct");
 }
 
-TEST_F(LibraryChoiceTest, AnUnknownCandidateIsRefused) {
+TEST_F(LibraryChoiceTest, AnUnknownCandidateIsRejected) {
   options_.choices.candidates[{kB, DType::kF32}] = "winograd";
   options_.choices.origin.file = "c.txt";
   try {

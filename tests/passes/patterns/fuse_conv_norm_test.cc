@@ -98,7 +98,7 @@ class FuseConvNormTest : public testing::Test {
     test::ExpectSameGraph(WithInputs(after), *graph, test::Names::kCompare);
   }
 
-  std::string Refusal(NormLowering lowering, std::string_view text) {
+  std::string Rejection(NormLowering lowering, std::string_view text) {
     const auto graph = test::ParseOrDie(WithInputs(text));
     try {
       Run(*graph, lowering);
@@ -226,7 +226,7 @@ TEST_F(FuseConvNormTest, AppliesNothingThatOneReaderCannot) {
   target_.lacking =
       "conv2d_grad_weight x=2x4x6x6 w=4x4x3x3 stride=1,1 pad=1,1 "
       "dilation=1,1 groups=1 fused=mul,add,relu,conv2d_grad_weight";
-  EXPECT_EQ(Refusal(NormLowering::kPrologues, kNorm),
+  EXPECT_EQ(Rejection(NormLowering::kPrologues, kNorm),
             "bn-lowering prologues: nvidia-h200 has no convolutions for this "
             "step with a normalisation of their operand: the library has no " +
                 target_.lacking + " in f16");
@@ -456,9 +456,9 @@ TEST_F(FuseConvNormTest, AddsToNothingThatIsNeeded) {
   EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
 }
 
-TEST_F(FuseConvNormTest, RefusesWhatTheLibraryLacks) {
+TEST_F(FuseConvNormTest, RejectsWhatTheLibraryLacks) {
   target_.lacking = "select";
-  EXPECT_EQ(Refusal(NormLowering::kGradients, kGradient),
+  EXPECT_EQ(Rejection(NormLowering::kGradients, kGradient),
             "bn-lowering gradients: nvidia-h200 has no convolutions for this "
             "step with the gradient of a normalisation: the library has no "
             "conv2d_grad_input x=2x4x6x6 w=4x4x3x3 stride=1,1 pad=1,1 "
@@ -466,12 +466,12 @@ TEST_F(FuseConvNormTest, RefusesWhatTheLibraryLacks) {
             "compare,select,mul,reduce,reduce,mul,mul,mul,mul,mul,mul,sub in "
             "f16");
   target_.lacking = "conv2d,reduce";
-  EXPECT_THAT(Refusal(NormLowering::kStatistics, kNorm),
+  EXPECT_THAT(Rejection(NormLowering::kStatistics, kNorm),
               HasSubstr("nvidia-h200 has no convolutions for this step with "
                         "statistics of their result"));
   target_.lacking = "";
   target_.results = ir::ParseLayout("acdb");
-  EXPECT_THAT(Refusal(NormLowering::kStatistics, kNorm),
+  EXPECT_THAT(Rejection(NormLowering::kStatistics, kNorm),
               HasSubstr("only in other layouts: conv2d x=2x4x6x6"));
 }
 
@@ -515,9 +515,9 @@ TEST_F(FuseConvNormTest, ChoicesDecideAboutJoins) {
   test::ExpectSameGraph(WithInputs(kJoin), *graph);
 }
 
-TEST_F(FuseConvNormTest, RefusesAnEngineThatTheLibraryHasNot) {
+TEST_F(FuseConvNormTest, RejectsAnEngineThatTheLibraryHasNot) {
   Choose(kStatisticsProblem, "eng7");
-  EXPECT_EQ(Refusal(NormLowering::kKernels, kNorm),
+  EXPECT_EQ(Rejection(NormLowering::kKernels, kNorm),
             std::string("autotune results c.txt: ") + kStatisticsProblem +
                 " in f16: expected fused, got eng7");
 }
@@ -552,7 +552,7 @@ TEST_F(FuseConvNormTest, MovesABiasToTheMean) {
 
 TEST_F(FuseConvNormTest, KeepsABiasThatOthersRead) {
   target_.lacks_biases = true;
-  EXPECT_THAT(Refusal(NormLowering::kStatistics, R"(
+  EXPECT_THAT(Rejection(NormLowering::kStatistics, R"(
   %bias = bias : f16[4]
   %c = conv2d(%x, %w, %bias) {algorithm="plain"} : f16[2,4,6,6] @"conv"
   %y, %m, %v = batch_norm_train(%c, %gamma, %beta)
@@ -691,7 +691,7 @@ TEST(NormLoweringOfBottlenecks, ComputesTheSameStep) {
                                           "mul,add,relu,"));
 }
 
-TEST(NormLoweringName, RoundTripsAndRefusesOtherWords) {
+TEST(NormLoweringName, RoundTripsAndRejectsOtherWords) {
   for (const char* name : {"separate", "kernels", "statistics", "gradients",
                            "prologues", "joins"}) {
     EXPECT_EQ(NormLoweringName(ParseNormLowering(name)), name);

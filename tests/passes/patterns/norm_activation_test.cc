@@ -144,7 +144,7 @@ TEST_F(FuseNormActivationTest, KeepsTwoEpsilonsApart) {
   ExpectCounts(0, 1, 0);
 }
 
-TEST_F(FuseNormActivationTest, RefusesAnotherReaderOfTheNormalisedValue) {
+TEST_F(FuseNormActivationTest, RejectsAnotherReaderOfTheNormalisedValue) {
   ExpectKept(R"(
   %n, %mean, %var = batch_norm_train(%x, %gamma, %beta)
       : f32[2,3,4,4], f32[3], f32[3]
@@ -154,7 +154,7 @@ TEST_F(FuseNormActivationTest, RefusesAnotherReaderOfTheNormalisedValue) {
              "n has other uses");
 }
 
-TEST_F(FuseNormActivationTest, RefusesANormalisedValueThatIsAnOutput) {
+TEST_F(FuseNormActivationTest, RejectsANormalisedValueThatIsAnOutput) {
   ExpectKept(R"(
   %n, %mean, %var = batch_norm_train(%x, %gamma, %beta)
       : f32[2,3,4,4], f32[3], f32[3]
@@ -163,7 +163,7 @@ TEST_F(FuseNormActivationTest, RefusesANormalisedValueThatIsAnOutput) {
              "n has other uses");
 }
 
-TEST_F(FuseNormActivationTest, RefusesANormalisedValueAddedToItself) {
+TEST_F(FuseNormActivationTest, RejectsANormalisedValueAddedToItself) {
   ExpectKept(R"(
   %n, %mean, %var = batch_norm_train(%x, %gamma, %beta)
       : f32[2,3,4,4], f32[3], f32[3]
@@ -173,7 +173,7 @@ TEST_F(FuseNormActivationTest, RefusesANormalisedValueAddedToItself) {
              "the normalised operand of the sum has other uses");
 }
 
-TEST_F(FuseNormActivationTest, RefusesASumWithOtherReaders) {
+TEST_F(FuseNormActivationTest, RejectsASumWithOtherReaders) {
   ExpectKept(R"(
   %n, %mean, %var = batch_norm_train(%x, %gamma, %beta)
       : f32[2,3,4,4], f32[3], f32[3]
@@ -183,7 +183,7 @@ TEST_F(FuseNormActivationTest, RefusesASumWithOtherReaders) {
              "s has other uses");
 }
 
-TEST_F(FuseNormActivationTest, RefusesAResidualComputedFromTheStatistics) {
+TEST_F(FuseNormActivationTest, RejectsAResidualComputedFromTheStatistics) {
   ExpectKept(R"(
   %n, %mean, %var = batch_norm_train(%x, %gamma, %beta)
       : f32[2,3,4,4], f32[3], f32[3]

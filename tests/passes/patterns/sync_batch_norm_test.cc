@@ -330,7 +330,7 @@ TEST(SyncBatchNormTest, SendsNothingForAGradientThatNobodyReads) {
     EXPECT_FALSE(node->HasTrait(ir::OpTrait::kCollective));
 }
 
-TEST(SyncBatchNormTest, RefusesAnotherNumberOfRanks) {
+TEST(SyncBatchNormTest, RejectsAnotherNumberOfRanks) {
   const auto graph = Build({"none", false}, 4, 2);
   try {
     test::RunPass(LowerBatchNorm, *graph, Ranks(4));

@@ -196,7 +196,7 @@ std::string ErrorOf(Call call) {
   return "no error";
 }
 
-TEST(Autodiff, RefusesALossThatIsNoFloatingPointScalar) {
+TEST(Autodiff, RejectsALossThatIsNoFloatingPointScalar) {
   Graph graph;
   Value* x = graph.AddInput({DType::kF32, {2}, {}}, InputRole::kWeight, "x");
   Value* n = graph.AddInput({DType::kI32, {}, {}}, InputRole::kData, "n");
@@ -207,7 +207,7 @@ TEST(Autodiff, RefusesALossThatIsNoFloatingPointScalar) {
               HasSubstr("i32[]"));
 }
 
-TEST(Autodiff, RefusesOpsThatCannotBeDifferentiated) {
+TEST(Autodiff, RejectsOpsThatCannotBeDifferentiated) {
   Graph graph;
   Builder b(graph);
   Value* x =
@@ -224,7 +224,7 @@ TEST(Autodiff, RefusesOpsThatCannotBeDifferentiated) {
                             "cannot be differentiated"));
 }
 
-TEST(Autodiff, RefusesGradientsOfBatchStatistics) {
+TEST(Autodiff, RejectsGradientsOfBatchStatistics) {
   Graph graph;
   Builder b(graph);
   Value* x = graph.AddInput({DType::kF32, {4, 2}, {}}, InputRole::kWeight, "x");

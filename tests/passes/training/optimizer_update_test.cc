@@ -126,7 +126,7 @@ TEST_F(OptimizerUpdateTest, TheFirstMatchingGroupHasItsOwnRateAndDecay) {
   EXPECT_EQ(out[3].data[0], 8);
 }
 
-TEST_F(OptimizerUpdateTest, GroupsThatMatchNothingAreRefused) {
+TEST_F(OptimizerUpdateTest, GroupsThatMatchNothingAreRejected) {
   options_.optimizer.groups = {{"^p$", 0.5}, {"head", 2}};
   EXPECT_THAT([&] { Run(*OneParameter("f64[2]")); },
               testing::ThrowsMessage<Error>(testing::HasSubstr(
@@ -188,7 +188,7 @@ TEST_F(OptimizerUpdateTest, UsesTheLearningRateThatIsThere) {
   EXPECT_EQ(graph->FindInput("lr")->uses().size(), 1u);
 }
 
-TEST_F(OptimizerUpdateTest, RefusesNamesThatAreTaken) {
+TEST_F(OptimizerUpdateTest, RejectsNamesThatAreTaken) {
   const auto rate = test::ParseOrDie(R"(graph g {
     %lr = data : f32[4]
     %p = weight : f32[4]

@@ -66,20 +66,20 @@ TEST_F(BackendLoaderTest, SaysWhenThereAreNoPlugIns) {
   EXPECT_THAT(Failure("cpu"), HasSubstr("available: none"));
 }
 
-TEST_F(BackendLoaderTest, RefusesAnotherAbi) {
+TEST_F(BackendLoaderTest, RejectsAnotherAbi) {
   EXPECT_THAT(
       Failure("fake_abi"),
       HasSubstr(fmt::format("has abi version {}, expected {}",
                             kBackendAbiVersion + 1, kBackendAbiVersion)));
 }
 
-TEST_F(BackendLoaderTest, RefusesAnotherBuild) {
+TEST_F(BackendLoaderTest, RejectsAnotherBuild) {
   EXPECT_THAT(
       Failure("fake_build"),
       HasSubstr(std::string("is of build 0123, expected ") + BuildId()));
 }
 
-TEST_F(BackendLoaderTest, RefusesALibraryWithoutEntry) {
+TEST_F(BackendLoaderTest, RejectsALibraryWithoutEntry) {
   EXPECT_THAT(Failure("fake_entry"), HasSubstr("has no entry"));
 }
 

@@ -35,7 +35,7 @@ class CheckpointTest : public ::testing::Test {
   }
   std::string folder() const { return temporary_.path() + "/checkpoints"; }
 
-  static std::string Refusal(const std::string& path) {
+  static std::string Rejection(const std::string& path) {
     try {
       ReadCheckpoint(path);
     } catch (const Error& e) {
@@ -115,13 +115,13 @@ TEST_F(CheckpointTest, EveryFlippedByteIsFound) {
     stream.seekp(static_cast<std::streamoff>(at));
     stream.put(static_cast<char>(bytes[at] ^ flip));
     stream.flush();
-    const std::string refusal = Refusal(path);
-    found += refusal.find(file) != std::string::npos ? 1 : 0;
+    const std::string rejection = Rejection(path);
+    found += rejection.find(file) != std::string::npos ? 1 : 0;
     stream.seekp(static_cast<std::streamoff>(at));
     stream.put(static_cast<char>(bytes[at]));
   }
   EXPECT_EQ(found, kFlips);
-  EXPECT_EQ(Refusal(path), "accepted");
+  EXPECT_EQ(Rejection(path), "accepted");
 }
 
 TEST_F(CheckpointTest, EveryCutFileIsFound) {
@@ -131,7 +131,7 @@ TEST_F(CheckpointTest, EveryCutFileIsFound) {
     ReadFile(entry.path(), ErrorCode::kCheckpoint, whole);
     for (size_t size = 0; size < whole.size(); size += 13) {
       fs::resize_file(entry.path(), size);
-      EXPECT_THAT(Refusal(path), HasSubstr(entry.path().string()));
+      EXPECT_THAT(Rejection(path), HasSubstr(entry.path().string()));
       std::ofstream(entry.path(), std::ios::binary)
           .write(reinterpret_cast<const char*>(whole.data()),
                  static_cast<std::streamsize>(whole.size()));

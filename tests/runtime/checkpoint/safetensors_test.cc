@@ -45,8 +45,8 @@ class SafetensorsTest : public ::testing::Test {
     return {bytes.begin(), bytes.end()};
   }
 
-  // The message of the refusal, which must be one line that names the file.
-  std::string Refusal() const {
+  // The message of the rejection, which must be one line that names the file.
+  std::string Rejection() const {
     try {
       ReadSafetensors(path_);
     } catch (const Error& e) {
@@ -128,7 +128,7 @@ TEST_F(SafetensorsTest, ReadsFilesOfOthers) {
 
 // The bytes of tensors and the metadata of fusor are summed; the rest of the
 // header has to fit the bytes and the model.
-TEST_F(SafetensorsTest, AChangedTensorOrDescriptionIsRefused) {
+TEST_F(SafetensorsTest, AChangedTensorOrDescriptionIsRejected) {
   const NamedTensor tensors[] = {Random("first", ir::DType::kF32, {5}),
                                  Random("second", ir::DType::kF16, {3})};
   WriteSafetensors(path_, SourcesOf(tensors),
@@ -140,12 +140,12 @@ TEST_F(SafetensorsTest, AChangedTensorOrDescriptionIsRefused) {
     std::string damaged = whole;
     damaged[at] ^= 1;
     WriteRaw(damaged);
-    EXPECT_THAT(Refusal(), HasSubstr("damaged: expected CRC-32C")) << at;
+    EXPECT_THAT(Rejection(), HasSubstr("damaged: expected CRC-32C")) << at;
   }
   std::string other = whole;
   other.replace(other.find("small"), 5, "smell");
   WriteRaw(other);
-  EXPECT_THAT(Refusal(), HasSubstr("damaged: expected CRC-32C"));
+  EXPECT_THAT(Rejection(), HasSubstr("damaged: expected CRC-32C"));
   // What somebody else has added says nothing.
   other = whole;
   other.replace(other.find(R"("v")"), 3, R"("w")");
@@ -157,8 +157,8 @@ TEST_F(SafetensorsTest, AChangedTensorOrDescriptionIsRefused) {
 TEST_F(SafetensorsTest, APickleIsNamedWithWhatConvertsIt) {
   for (const char* bytes : {"PK\x03\x04 archive", "\x80\x02}q\x01."}) {
     WriteRaw(bytes);
-    EXPECT_THAT(Refusal(), HasSubstr("expected safetensors, got a pickle"));
-    EXPECT_THAT(Refusal(), HasSubstr("weights_only=True"));
+    EXPECT_THAT(Rejection(), HasSubstr("expected safetensors, got a pickle"));
+    EXPECT_THAT(Rejection(), HasSubstr("weights_only=True"));
   }
 }
 
@@ -228,42 +228,42 @@ const Damage kDamages[] = {
     {R"({"line\nbreak":{}})", 0, "tensor line?break"},
 };
 
-TEST_F(SafetensorsTest, DamagedHeadersAreRefusedInOneLine) {
+TEST_F(SafetensorsTest, DamagedHeadersAreRejectedInOneLine) {
   for (const Damage& damage : kDamages) {
     Write(damage.header, damage.data_bytes);
-    EXPECT_THAT(Refusal(), HasSubstr(damage.message)) << damage.header;
+    EXPECT_THAT(Rejection(), HasSubstr(damage.message)) << damage.header;
   }
 }
 
-TEST_F(SafetensorsTest, DeepNestingIsRefused) {
+TEST_F(SafetensorsTest, DeepNestingIsRejected) {
   Write(R"({"a":)" + std::string(100000, '[') + std::string(100000, ']') + "}",
         0);
-  EXPECT_THAT(Refusal(), HasSubstr("nested too deep"));
+  EXPECT_THAT(Rejection(), HasSubstr("nested too deep"));
 }
 
-TEST_F(SafetensorsTest, WrongHeaderLengthsAreRefused) {
+TEST_F(SafetensorsTest, WrongHeaderLengthsAreRejected) {
   WriteRaw("abc");
-  EXPECT_THAT(Refusal(), HasSubstr("too few"));
+  EXPECT_THAT(Rejection(), HasSubstr("too few"));
   WriteRaw(std::string(8, '\xff') + "{}");
-  EXPECT_THAT(Refusal(), HasSubstr("truncated"));
+  EXPECT_THAT(Rejection(), HasSubstr("truncated"));
   WriteRaw(std::string("\x03\0\0\0\0\0\0\0{}", 10));
-  EXPECT_THAT(Refusal(), HasSubstr("truncated"));
+  EXPECT_THAT(Rejection(), HasSubstr("truncated"));
   std::filesystem::remove(path_);
-  EXPECT_THAT(Refusal(), HasSubstr("No such file"));
+  EXPECT_THAT(Rejection(), HasSubstr("No such file"));
 }
 
-TEST_F(SafetensorsTest, EveryTruncationIsRefused) {
+TEST_F(SafetensorsTest, EveryTruncationIsRejected) {
   const NamedTensor tensors[] = {Random("first", ir::DType::kF32, {5}),
                                  Random("second", ir::DType::kF16, {3})};
   WriteSafetensors(path_, SourcesOf(tensors), {{"k", "v"}});
   const std::string whole = ReadRaw();
   for (size_t size = 0; size < whole.size(); ++size) {
     WriteRaw(whole.substr(0, size));
-    ASSERT_NE(Refusal(), "accepted") << size;
+    ASSERT_NE(Rejection(), "accepted") << size;
   }
 }
 
-// Whatever the damage, the reader refuses or returns a file that is consistent.
+// Whatever the damage, the reader rejects or returns a file that is consistent.
 TEST_F(SafetensorsTest, RandomDamageNeverCrashes) {
   const NamedTensor tensors[] = {Random("first", ir::DType::kF32, {5}),
                                  Random("second", ir::DType::kF16, {3})};

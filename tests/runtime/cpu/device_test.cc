@@ -40,7 +40,7 @@ TEST(CpuDeviceTest, SaysWhatItIs) {
             Contains(StartsWith("memory: "))));
 }
 
-TEST(CpuDeviceTest, RefusesOtherDevicesTargetsAndThreadCounts) {
+TEST(CpuDeviceTest, RejectsOtherDevicesTargetsAndThreadCounts) {
   runtime::Backend& backend = Cpu::Get().backend();
   EXPECT_THAT(Failure(ErrorCode::kDevice, [&] { backend.OpenDevice(1, {}); }),
               HasSubstr("CPU device 1"));
@@ -130,7 +130,7 @@ TEST(CpuDeviceTest, EventsTellTime) {
   EXPECT_LT(end->ElapsedMs(*start), 60000);
 }
 
-TEST(CpuDeviceTest, RefusesBytesThatAreNoObject) {
+TEST(CpuDeviceTest, RejectsBytesThatAreNoObject) {
   codegen::CompiledKernel compiled;
   compiled.kernel.name = "broken";
   compiled.kernel.phases.push_back({});

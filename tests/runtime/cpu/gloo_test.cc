@@ -421,7 +421,7 @@ TEST_F(GlooAbortTest, EndsWhatIsHalfSent) {
   waitpid(child, &status, 0);
 }
 
-TEST_F(GlooTest, RefusesAnInterfaceThatIsNotThere) {
+TEST_F(GlooTest, RejectsAnInterfaceThatIsNotThere) {
   const int port = FreePort();
   TcpStore store({.host = "127.0.0.1", .port = port});
   try {

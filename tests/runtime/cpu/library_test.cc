@@ -349,7 +349,7 @@ TEST(CpuLibraryTest, CandidatesAreThoseOfTheNumberOfThreads) {
   EXPECT_EQ(modelled(1), one);
 }
 
-TEST(CpuLibraryTest, RefusesWinogradWhereThereIsNone) {
+TEST(CpuLibraryTest, RejectsWinogradWhereThereIsNone) {
   const auto nodes = ConvNodes(kConvCases[3], DType::kF32);
   LibraryCall call = nodes[0]->PlainCall("winograd");
   try {
@@ -509,7 +509,7 @@ TEST(CpuLibraryTest, CopiesBetweenAllLayouts) {
   }
 }
 
-TEST(CpuLibraryTest, RefusesAPlanWithTooSmallAWorkspace) {
+TEST(CpuLibraryTest, RejectsAPlanWithTooSmallAWorkspace) {
   LibraryCall call;
   for (const ConvCase& c : kConvCases) {
     for (const auto& one : ConvNodes(c, DType::kF32)) {

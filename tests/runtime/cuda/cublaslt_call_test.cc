@@ -95,7 +95,7 @@ class CublasltCallTest : public testing::Test {
     EXPECT_EQ(actual, Read(call.results[0], result)) << codegen::Print(call);
   }
 
-  std::string RefusalOf(const LibraryCall& call) {
+  std::string RejectionOf(const LibraryCall& call) {
     try {
       device_->LoadCall(call);
     } catch (const Error& e) {
@@ -184,12 +184,12 @@ TEST_F(CublasltCallTest, LeavesNothingBehind) {
   EXPECT_EQ(cublaslt_.descriptors, 0);
 }
 
-TEST_F(CublasltCallTest, NamesVersionAndFunctionOfARefusal) {
+TEST_F(CublasltCallTest, NamesVersionAndFunctionOfARejection) {
   const LibraryCall call = Call(DType::kF16, DType::kF32);
   for (const char* function :
        {"cublasLtCreate", "cublasLtMatmulAlgoGetHeuristic"}) {
     cublaslt_.fails = function;
-    EXPECT_EQ(RefusalOf(call),
+    EXPECT_EQ(RejectionOf(call),
               fmt::format("matmul by cublaslt NN f16 -> f32, f32 arithmetic, "
                           "algorithm at load: cuBLASLt 13.1.0: {}: "
                           "CUBLAS_STATUS_NOT_SUPPORTED (the fake was told "
@@ -198,7 +198,7 @@ TEST_F(CublasltCallTest, NamesVersionAndFunctionOfARefusal) {
   }
   cublaslt_.fails.clear();
   cublaslt_.algorithms = {-1, int64_t{1} << 40};
-  EXPECT_THAT(RefusalOf(call),
+  EXPECT_THAT(RejectionOf(call),
               HasSubstr("cublasLtMatmulAlgoGetHeuristic: 2 algorithms, none "
                         "for 33554432 bytes of workspace"));
   cublaslt_.algorithms = {0};

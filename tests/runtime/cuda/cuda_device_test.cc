@@ -253,7 +253,7 @@ struct ThreeSteps {
   std::set<std::string> calls;
 };
 
-ThreeSteps TrainThreeSteps(const std::string& refused, int times,
+ThreeSteps TrainThreeSteps(const std::string& rejected, int times,
                            bool dependent_launch = false) {
   ThreeSteps result;
   FakeCudaBackend backend;
@@ -264,7 +264,7 @@ ThreeSteps TrainThreeSteps(const std::string& refused, int times,
                                   result.warnings.push_back(text);
                                 }});
     backend.driver().TakeCalls();
-    backend.driver().Refuse(refused, times);
+    backend.driver().Reject(rejected, times);
     for (uint64_t seed = 1; seed <= 3; ++seed) training.Step(0, seed);
     const auto calls = backend.driver().TakeCalls();
     result.calls = {calls.begin(), calls.end()};
@@ -275,9 +275,9 @@ ThreeSteps TrainThreeSteps(const std::string& refused, int times,
   return result;
 }
 
-// Whatever a driver or a library refuses while a step becomes a graph, it runs,
+// Whatever a driver or a library rejects while a step becomes a graph, it runs,
 // with the same results: captured in relaxed mode, or launch by launch.
-TEST(CudaDevice, AStepRunsWhateverItsCaptureIsRefused) {
+TEST(CudaDevice, AStepRunsWhateverItsCaptureIsRejected) {
   const ThreeSteps reference =
       TrainThreeSteps("", 0, /*dependent_launch=*/true);
   EXPECT_THAT(reference.warnings, ::testing::IsEmpty());
@@ -329,7 +329,7 @@ TEST(CudaDevice, ProgramsShareWhatIsKnownOfCaptures) {
   Training training(backend, {.warning = [&](const std::string& text) {
                       warnings.push_back(text);
                     }});
-  backend.driver().Refuse("cuGraphInstantiate", 1000);
+  backend.driver().Reject("cuGraphInstantiate", 1000);
   training.Train();
   EXPECT_EQ(warnings.size(), 1u);
   const auto calls = backend.driver().TakeCalls();
@@ -401,7 +401,7 @@ struct TwoEpochs {
 };
 
 TwoEpochs TrainTwoEpochs(int64_t graph_steps, uint64_t seed,
-                         const std::string& refused = "") {
+                         const std::string& rejected = "") {
   TwoEpochs result;
   FakeCudaBackend backend({.seed = seed});
   {
@@ -423,7 +423,7 @@ TwoEpochs TrainTwoEpochs(int64_t graph_steps, uint64_t seed,
                                      .distinct_batches = 5,
                                      .allocate = allocate});
     backend.driver().TakeCalls();
-    if (!refused.empty()) backend.driver().Refuse(refused, 1000);
+    if (!rejected.empty()) backend.driver().Reject(rejected, 1000);
     result.losses =
         runtime::Train(training.session(), training.program(), source,
                        {.epochs = 2,
@@ -453,11 +453,11 @@ TEST(CudaDevice, StepsOfOneGraphAreThoseOfGraphsOfTheirOwn) {
   EXPECT_EQ(
       std::count(grouped.calls.begin(), grouped.calls.end(), "cuGraphLaunch"),
       2);
-  for (const char* refused : {"cuGraphInstantiate", "cuGraphLaunch"}) {
-    const TwoEpochs one_by_one = TrainTwoEpochs(3, 4, refused);
-    EXPECT_EQ(one_by_one.losses, expected.losses) << refused;
-    EXPECT_EQ(one_by_one.state, expected.state) << refused;
-    EXPECT_EQ(one_by_one.warnings.size(), 1u) << refused;
+  for (const char* rejected : {"cuGraphInstantiate", "cuGraphLaunch"}) {
+    const TwoEpochs one_by_one = TrainTwoEpochs(3, 4, rejected);
+    EXPECT_EQ(one_by_one.losses, expected.losses) << rejected;
+    EXPECT_EQ(one_by_one.state, expected.state) << rejected;
+    EXPECT_EQ(one_by_one.warnings.size(), 1u) << rejected;
   }
 }
 
@@ -673,7 +673,7 @@ TEST(CudaDevice, IsTheOneOfTheRank) {
               StartsWith("NVIDIA H200 0, sm_90"));
 }
 
-TEST(CudaDevice, RefusesLibraryCallsThatNobodyRuns) {
+TEST(CudaDevice, RejectsLibraryCallsThatNobodyRuns) {
   FakeCudaBackend backend;
   const auto device = cuda::OpenCudaDevice(0, {}, nullptr);
   codegen::LibraryCall call;

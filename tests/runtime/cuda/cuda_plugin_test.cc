@@ -52,7 +52,7 @@ TEST(CudaPlugIn, ChoosesTheTargetOfTheGpu) {
       HasSubstr("Tesla T4: no target describes sm_75"));
 }
 
-TEST(CudaPlugInDeathTest, RefusesOldDrivers) {
+TEST(CudaPlugInDeathTest, RejectsOldDrivers) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   LoadFakeDriver().Reset({.version = 11080});
   EXPECT_EXIT(

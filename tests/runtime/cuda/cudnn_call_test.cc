@@ -59,7 +59,7 @@ class CudnnCallTest : public testing::Test {
     return addresses;
   }
 
-  std::string RefusalOf() {
+  std::string RejectionOf() {
     try {
       CudnnCalls()(call_);
     } catch (const Error& e) {
@@ -148,16 +148,16 @@ TEST_F(CudnnCallTest, LeavesOtherCallsAlone) {
 }
 
 TEST_F(CudnnCallTest, SaysWhyAPlanCannotBeRun) {
-  cudnn_.refuses_plans = true;
-  EXPECT_EQ(RefusalOf(),
+  cudnn_.rejects_plans = true;
+  EXPECT_EQ(RejectionOf(),
             "conv2d by cudnn eng62: cuDNN: cudnnBackendFinalize: "
             "CUDNN_STATUS_NOT_SUPPORTED (3000): the fake was told to");
-  cudnn_.refuses_plans = false;
+  cudnn_.rejects_plans = false;
   cudnn_.workspace_bytes = 64;
-  EXPECT_THAT(RefusalOf(),
+  EXPECT_THAT(RejectionOf(),
               HasSubstr("expected a workspace of 0 bytes, here it takes 64"));
   call_.plan = R"({"cudnnVersion":91000})";
-  EXPECT_THAT(RefusalOf(), HasSubstr("planned by cuDNN 91000, found 91900"));
+  EXPECT_THAT(RejectionOf(), HasSubstr("planned by cuDNN 91000, found 91900"));
 }
 
 // A program file's plans, on a machine with another driver.
@@ -191,7 +191,7 @@ TEST_F(CudnnCallTest, PlansForAnotherDeviceAreBuiltAnew) {
           "with the same engines and knobs"));
   // Even so it does not fit: an error, and no second attempt.
   cudnn_.planned_for = "another device";
-  EXPECT_EQ(RefusalOf(),
+  EXPECT_EQ(RejectionOf(),
             "conv2d by cudnn eng62_k2=7_k13=1: cuDNN: cudnnBackendFinalize: "
             "CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH (3007): the fake was "
             "told to");

@@ -107,10 +107,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"nvidia-a100", DType::kF16}, Case{"nvidia-b200", DType::kBF16}),
     NameOf);
 
-class RefusedLoweringTest : public DeviceCallsTest {};
+class RejectedLoweringTest : public DeviceCallsTest {};
 
 // cuDNN has nothing of normalisations in these dtypes.
-TEST_P(RefusedLoweringTest, IsSaidWhenThePlanIsMade) {
+TEST_P(RejectedLoweringTest, IsSaidWhenThePlanIsMade) {
   const auto compiler =
       runtime::LoadBackend("cuda").CreateCompiler(GetParam().target, {});
   try {
@@ -125,7 +125,7 @@ TEST_P(RefusedLoweringTest, IsSaidWhenThePlanIsMade) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Targets, RefusedLoweringTest,
+    Targets, RejectedLoweringTest,
     ::testing::Values(
         Case{"nvidia-h200", DType::kF32, true, NormLowering::kStatistics},
         Case{"nvidia-h200", DType::kF32, true, NormLowering::kPrologues},

@@ -322,26 +322,26 @@ TEST(Loader, CountsFilesBytesAndWaiting) {
   EXPECT_GE(later.files_read, 20 - first.files_read);
 }
 
-TEST(Loader, SenselessOptionsAreRefused) {
-  const auto refuse = [](LoaderOptions options, const std::string& part) {
+TEST(Loader, SenselessOptionsAreRejected) {
+  const auto reject = [](LoaderOptions options, const std::string& part) {
     EXPECT_THAT([&] { MakeLoader(options, 10); },
                 ThrowsMessage<Error>(HasSubstr(part)));
   };
   LoaderOptions options = Options(4);
   options.threads = 0;
-  refuse(options, "threads");
+  reject(options, "threads");
   options.threads = 100000;
-  refuse(options, "expected 1 to 1024 threads");
+  reject(options, "expected 1 to 1024 threads");
   EXPECT_THAT([&] { Loader(nullptr, Options(4)); },
               ThrowsMessage<Error>(HasSubstr("expected a data set, got null")));
   options = Options(4);
   options.start_batch = 2;
-  refuse(options, "start batch below 2");
+  reject(options, "start batch below 2");
   options = Options(11);
-  refuse(options, "10 training samples");
+  reject(options, "10 training samples");
   options = Options(4);
   options.transform.image_size = 0;
-  refuse(options, "image size");
+  reject(options, "image size");
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ TEST(Sampler, TooFewTrainingSamplesAreAnError) {
   EXPECT_NO_THROW(Sampler({.samples = 15, .batch_size = 8, .world_size = 2}));
 }
 
-TEST(Sampler, SenselessOptionsAreRefused) {
+TEST(Sampler, SenselessOptionsAreRejected) {
   EXPECT_THROW(Sampler({.samples = 1, .batch_size = 0}), Error);
   EXPECT_THROW(Sampler({.samples = 0, .batch_size = 1}), Error);
   EXPECT_THROW(Sampler({.samples = 1, .batch_size = 1, .rank = 1}), Error);

@@ -21,7 +21,7 @@ RankEnvironment Find(const Environment& environment) {
   });
 }
 
-std::string Refusal(const Environment& environment) {
+std::string Rejection(const Environment& environment) {
   try {
     Find(environment);
   } catch (const Error& e) {
@@ -83,7 +83,7 @@ TEST(RankEnvironment, OpenMpi) {
   environment["OMPI_COMM_WORLD_LOCAL_RANK"] = "0";
   EXPECT_EQ(Find(environment).port, place.port);
   environment["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
-  EXPECT_THAT(Refusal(environment),
+  EXPECT_THAT(Rejection(environment),
               HasSubstr("Open MPI: the address of rank 0 is unknown: expected "
                         "MASTER_ADDR"));
   environment["MASTER_ADDR"] = "node-a";
@@ -123,7 +123,7 @@ TEST(RankEnvironment, PmiAndPmix) {
   EXPECT_EQ(pmi.launcher, "PMI");
   EXPECT_EQ(pmi.rank, 1);
   EXPECT_EQ(pmi.host, "127.0.0.1");
-  EXPECT_THAT(Refusal({{"PMIX_RANK", "1"}}), HasSubstr("WORLD_SIZE"));
+  EXPECT_THAT(Rejection({{"PMIX_RANK", "1"}}), HasSubstr("WORLD_SIZE"));
   const RankEnvironment pmix =
       Find({{"PMIX_RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}});
   EXPECT_EQ(pmix.launcher, "PMIx");
@@ -144,9 +144,9 @@ TEST(RankEnvironment, AnIndexedJob) {
 TEST(RankEnvironment, SenselessVariablesAreNamed) {
   Environment environment = kTorchrun;
   environment["RANK"] = "8";
-  EXPECT_THAT(Refusal(environment), HasSubstr("got rank 8 of 8"));
+  EXPECT_THAT(Rejection(environment), HasSubstr("got rank 8 of 8"));
   environment["RANK"] = "-1";
-  EXPECT_THAT(Refusal(environment),
+  EXPECT_THAT(Rejection(environment),
               HasSubstr("RANK: expected a number, got '-1'"));
 }
 

@@ -34,8 +34,8 @@ StoreOptions Options(int port, int rank, int world_size) {
           .timeout = kPatience};
 }
 
-// What a rank's connection is refused with.
-std::string Refusal(const StoreOptions& options) {
+// What a rank's connection is rejected with.
+std::string Rejection(const StoreOptions& options) {
   try {
     const TcpStore store(options);
   } catch (const Error& e) {
@@ -96,9 +96,9 @@ TEST(TcpStore, NamesRanksThatAreMissing) {
   std::thread two([port] {
     StoreOptions o = Options(port, 2, 4);
     o.timeout = milliseconds(1000);
-    EXPECT_THAT(Refusal(o), HasSubstr("missing"));
+    EXPECT_THAT(Rejection(o), HasSubstr("missing"));
   });
-  EXPECT_THAT(Refusal(options),
+  EXPECT_THAT(Rejection(options),
               AllOf(HasSubstr("75: rendezvous at 127.0.0.1:"),
                     HasSubstr("ranks 1, 3 are missing after 1 s")));
   two.join();
@@ -107,8 +107,8 @@ TEST(TcpStore, NamesRanksThatAreMissing) {
 TEST(TcpStore, NamesRankZeroWhenNobodyServes) {
   StoreOptions options = Options(FreePort(), 1, 2);
   options.timeout = milliseconds(300);
-  EXPECT_THAT(Refusal(options), HasSubstr("75: rendezvous at 127.0.0.1:"));
-  EXPECT_THAT(Refusal(options), HasSubstr("rank 0 is missing"));
+  EXPECT_THAT(Rejection(options), HasSubstr("75: rendezvous at 127.0.0.1:"));
+  EXPECT_THAT(Rejection(options), HasSubstr("rank 0 is missing"));
 }
 
 TEST(TcpStore, NamesAHostThatMeansNothing) {
@@ -116,7 +116,7 @@ TEST(TcpStore, NamesAHostThatMeansNothing) {
   options.host = "no-such-host.invalid";
   options.timeout = kPatience;
   const auto start = std::chrono::steady_clock::now();
-  EXPECT_THAT(Refusal(options),
+  EXPECT_THAT(Rejection(options),
               AllOf(HasSubstr("2: rendezvous at no-such-host.invalid:"),
                     testing::ContainsRegex(
                         "cannot resolve the host name no-such-host.invalid: "
@@ -132,7 +132,7 @@ TEST(FindInterface, ByNameOrAddress) {
   EXPECT_EQ(FindInterface("10.255.255.254").name, "");
 }
 
-TEST(TcpStore, RefusesWhoDoesNotBelongAndWaitsForWhoDoes) {
+TEST(TcpStore, RejectsWhoDoesNotBelongAndWaitsForWhoDoes) {
   const int port = FreePort();
   std::thread zero([port] {
     TcpStore store(Options(port, 0, 2));
@@ -140,17 +140,18 @@ TEST(TcpStore, RefusesWhoDoesNotBelongAndWaitsForWhoDoes) {
   });
   StoreOptions wrong = Options(port, 1, 2);
   wrong.token = "run 2";
-  EXPECT_THAT(Refusal(wrong), HasSubstr("2: rendezvous at"));
-  EXPECT_THAT(Refusal(wrong), HasSubstr("the token is another run's"));
+  EXPECT_THAT(Rejection(wrong), HasSubstr("2: rendezvous at"));
+  EXPECT_THAT(Rejection(wrong), HasSubstr("the token is another run's"));
   wrong = Options(port, 1, 3);
-  EXPECT_THAT(Refusal(wrong), HasSubstr("rank 0 expects 2 ranks, this one 3"));
+  EXPECT_THAT(Rejection(wrong),
+              HasSubstr("rank 0 expects 2 ranks, this one 3"));
   // Rank 0's own place, through another address than its server's.
   const Socket stranger = Socket::Connect(
       "127.0.0.1", port, std::chrono::steady_clock::now() + kPatience);
   stranger.Send("GET / HTTP/1.0\r\n\r\n",
                 std::chrono::steady_clock::now() + kPatience);
   TcpStore store(Options(port, 1, 2));
-  EXPECT_THAT(Refusal(Options(port, 1, 2)),
+  EXPECT_THAT(Rejection(Options(port, 1, 2)),
               HasSubstr("rank 1 is there already"));
   EXPECT_EQ(store.Gather("g", "one", kPatience)[0], "zero");
   zero.join();
@@ -172,7 +173,7 @@ TEST(TcpStore, PassesOverPortsThatOthersHave) {
 
 TEST(TcpStore, SaysWhenItsPortIsTaken) {
   const Socket taken = Socket::Listen("", 0);
-  EXPECT_THAT(Refusal(Options(taken.port(), 0, 1)),
+  EXPECT_THAT(Rejection(Options(taken.port(), 0, 1)),
               AllOf(HasSubstr("2: cannot listen at *:"), HasSubstr("in use")));
 }
 

@@ -172,7 +172,7 @@ TEST(NullBackend, RecordsStreamsEventsAndCopies) {
                                       "stream 1 synchronize", "free m0"));
 }
 
-TEST(NullBackend, RefusesMemoryThatIsNotItsOwn) {
+TEST(NullBackend, RejectsMemoryThatIsNotItsOwn) {
   const auto device = LoadBackend("null").OpenDevice(0, {});
   const auto stream = device->CreateStream();
   int word = 0;

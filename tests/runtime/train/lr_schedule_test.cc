@@ -100,7 +100,7 @@ TEST(LrSchedule, ByTheEpochItIsThatOfTheReference) {
   }
 }
 
-TEST(LrSchedule, UnknownNamesAreRefusedWithTheKnown) {
+TEST(LrSchedule, UnknownNamesAreRejectedWithTheKnown) {
   try {
     ParseLrSchedule("cosin");
     FAIL();

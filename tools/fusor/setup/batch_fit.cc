@@ -250,7 +250,7 @@ class Search {
   int64_t runtime_bytes() const { return runtime_; }
 
   // Returns why the batch does not fit, from the planner's error.
-  std::string Refusal(int64_t batch) const {
+  std::string Rejection(int64_t batch) const {
     const int64_t left = room_ - DataBytes(batch) - runtime_;
     if (left <= 0) {
       return fmt::format("images and runtime alone need {:.1f} MiB",
@@ -315,11 +315,11 @@ json FindMaxBatch(const MaxBatchFlags& flags, const CompileFlags& compile,
   const int64_t batch = LargestBatch(
       room, [&](int64_t candidate) { return search.Needed(candidate); });
   FUSOR_CHECK(batch > 0, kOutOfMemory, "batch size 1 does not fit: {}",
-              search.Refusal(1));
+              search.Rejection(1));
   const codegen::Plan plan = search.Plan(batch);
   const int64_t needed = search.Needed(batch);
   const std::string binds =
-      fmt::format("batch size {}: {}", batch + 1, search.Refusal(batch + 1));
+      fmt::format("batch size {}: {}", batch + 1, search.Rejection(batch + 1));
   std::string parts;
   json arenas = json::object();
   for (const codegen::Arena& arena : plan.arenas) {

@@ -35,7 +35,7 @@ constexpr std::chrono::milliseconds kCompileTime{30 * 60'000};
 
 // Time by which the monitor may learn of a failure later than a collective: a
 // heartbeat, plus the failed rank's message.
-constexpr std::chrono::milliseconds kVerdictTime{4'000};
+constexpr std::chrono::milliseconds kMonitorDelay{4'000};
 constexpr std::chrono::milliseconds kFlushTime{300};
 
 std::string HostName() {
@@ -227,7 +227,7 @@ void RankRun::Fail(const std::exception& error) {
   if (monitor_ == nullptr) return;
   const auto* known = dynamic_cast<const Error*>(&error);
   if (known != nullptr && known->code() == ErrorCode::kPeerLost) {
-    std::this_thread::sleep_for(kVerdictTime);
+    std::this_thread::sleep_for(kMonitorDelay);
   }
   monitor_->Fail(error.what());
 }

@@ -68,9 +68,10 @@ std::vector<Tensor> Evaluate(const Graph& graph, std::vector<Tensor> inputs,
   return ir::Interpret(graph, inputs, mode);
 }
 
-std::string Judge(const Graph& right, const std::vector<Tensor>& expected,
-                  const Graph& graph, const std::vector<Tensor>& actual,
-                  const BisectOptions& options) {
+std::string FirstMismatch(const Graph& right,
+                          const std::vector<Tensor>& expected,
+                          const Graph& graph, const std::vector<Tensor>& actual,
+                          const BisectOptions& options) {
   return options.symptom == Symptom::kNonFinite
              ? DescribeNonFinite(right, expected, graph, actual)
              : DescribeDifference(right, expected, graph, actual,
@@ -119,8 +120,8 @@ class Probe {
     }
     RunEntry(entry_, *graph, context);
     if (complete_) Complete(*graph, target_, options_.passes);
-    return Judge(*right_, expected_, *graph, Values(*graph, *before_),
-                 options_);
+    return FirstMismatch(*right_, expected_, *graph, Values(*graph, *before_),
+                         options_);
   }
 
   // Returns the number, from 1, of the first rewrite that causes a symptom; 0
@@ -151,7 +152,7 @@ class Probe {
     const auto graph = before_->graph->Clone();
     PassContext context = Context(fuel);
     entry_.run(*graph, context);
-    return context.refused();
+    return context.rejected();
   }
 
  private:
@@ -244,9 +245,9 @@ class Bisection {
         Entry(snapshot).stage == Stage::kForward) {
       Complete(*graph, target_, options_.passes);
     }
-    return Judge(*reference_, expected_, *graph,
-                 Evaluate(*graph, options_.inputs(*graph), options_.symptom),
-                 options_);
+    return FirstMismatch(
+        *reference_, expected_, *graph,
+        Evaluate(*graph, options_.inputs(*graph), options_.symptom), options_);
   }
 
   // Returns the first index in [0, size) for which `bad` holds, assuming that

@@ -42,7 +42,7 @@ class Comparer {
     const auto compiler = variant.backend->CreateCompiler("", variant.device);
     codegen::CompileOptions options = variant.compile;
     options.observers.clear();
-    options.refuse_unused_substitutes = false;
+    options.reject_unused_substitutes = false;
     options.plan_only = options_.plans_only;
     Compile(ModelOf(variant).Clone(), codegen::ProgramKind::kTrain, *compiler,
             options);
@@ -88,7 +88,7 @@ class Comparer {
     codegen::CompileOptions numbers = variant.compile;
     numbers.passes.keep_gradients = true;
     numbers.observers.clear();
-    numbers.refuse_unused_substitutes = false;
+    numbers.reject_unused_substitutes = false;
     run.numbers = &run.session->Compile(model.Clone(),
                                         codegen::ProgramKind::kTrain, numbers);
     const auto& edited = run.numbers->report().substituted;

@@ -168,15 +168,15 @@ std::vector<VariantMetrics> MetricsOf(const Comparison& comparison) {
     f.name = run.name;
     f.costs = ReportPlan(run.plan(), run.graph(), run.compiler(),
                          run.profile_ms, run.network);
-    f.exchange = ExchangeOf(
+    f.communication = CollectiveTimelineOf(
         run.plan(),
         ReportPlan(run.plan(), run.graph(), run.compiler(), {}, run.network));
     f.counts = CountsOf(run, f.costs);
-    f.counts["gradient_buckets"] = f.exchange.buckets();
+    f.counts["gradient_buckets"] = f.communication.buckets();
     f.time = TimeOf(comparison.variants[0], run);
     f.kernels = CountKernels(run.graph());
     f.made = CountRewrites(run, true);
-    f.refused = CountRewrites(run, false);
+    f.rejected = CountRewrites(run, false);
     facts.push_back(std::move(f));
   }
   return facts;

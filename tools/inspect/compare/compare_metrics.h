@@ -35,11 +35,11 @@ struct VariantMetrics {
   std::string name;
   std::map<std::string, int64_t> counts;  // see CountNames
   PlanReport costs;
-  Exchange exchange;  // estimated; for several ranks
+  CollectiveTimeline communication;  // estimated; for several ranks
   StepTime time;
   std::vector<KernelCount> kernels;
-  std::vector<RewriteCount> made;     // by pattern passes
-  std::vector<RewriteCount> refused;  // most frequent first
+  std::vector<RewriteCount> made;      // by pattern passes
+  std::vector<RewriteCount> rejected;  // most frequent first
 };
 
 struct CountName {

@@ -114,12 +114,14 @@ class PageWriter {
     count("memory traffic per step", "bytes_moved", true);
     count("planned memory", "planned_peak_bytes", true);
     if (comparison_.ranks > 1) {
-      const auto exposed = [](const VariantMetrics& f) {
-        return fmt::format("{:.2f} ms", f.exchange.exposed_us / 1e3);
+      const auto not_overlapped = [](const VariantMetrics& f) {
+        return fmt::format("{:.2f} ms",
+                           f.communication.not_overlapped_us / 1e3);
       };
-      tiles.push_back({"not overlapped communication, estimated",
-                       EachOther([&](size_t v) { return exposed(facts_[v]); }),
-                       Each(exposed)});
+      tiles.push_back(
+          {"not overlapped communication, estimated",
+           EachOther([&](size_t v) { return not_overlapped(facts_[v]); }),
+           Each(not_overlapped)});
       count("gradient buckets", "gradient_buckets", false);
     }
     AddGradientTile(tiles);
@@ -251,10 +253,10 @@ class PageWriter {
   // Adds a table of the collectives per variant.
   void Exchanges() {
     for (size_t v = 0; v < facts_.size(); ++v) {
-      const Exchange& exchange = facts_[v].exchange;
+      const CollectiveTimeline& communication = facts_[v].communication;
       const codegen::Plan& plan = comparison_.variants[v].plan();
       std::vector<std::vector<json>> rows;
-      for (const CollectiveSpan& span : exchange.collectives) {
+      for (const CollectiveSpan& span : communication.collectives) {
         const codegen::Step& step = plan.steps[span.step];
         rows.push_back({step.op_class, step.location.path, span.tensors,
                         ShowBytes(span.bytes),
@@ -265,7 +267,8 @@ class PageWriter {
           "Collectives: " + names_[v],
           fmt::format("Estimate: {:.3f} ms of the step's {:.3f} ms are "
                       "communication that does not overlap with kernels.",
-                      exchange.exposed_us / 1e3, exchange.end_us / 1e3),
+                      communication.not_overlapped_us / 1e3,
+                      communication.end_us / 1e3),
           {"collective", "at", "tensors", "bytes", "start, ms", "end, ms"},
           std::move(rows), 15));
     }
@@ -291,7 +294,7 @@ class PageWriter {
            places});
     };
     for (const RewriteCount& r : f.made) add("fused", r);
-    for (const RewriteCount& r : f.refused) add("rejected", r);
+    for (const RewriteCount& r : f.rejected) add("rejected", r);
     if (rows.empty()) return;
     page_.sections.push_back(TableSection(
         "Fusion decisions: " + f.name,

@@ -91,23 +91,24 @@ class TextWriter {
       return fmt::format("{:.3f} ms", us / 1e3);
     };
     Row("gradient buckets", [](const VariantMetrics& f) {
-      return std::to_string(f.exchange.buckets());
+      return std::to_string(f.communication.buckets());
     });
     Row("  bytes per rank", [](const VariantMetrics& f) {
-      return ShowBytes(f.exchange.bucket_bytes());
+      return ShowBytes(f.communication.bucket_bytes());
     });
     Row("other collectives", [](const VariantMetrics& f) {
       return std::to_string(
-          static_cast<int64_t>(f.exchange.collectives.size()) -
-          f.exchange.buckets());
+          static_cast<int64_t>(f.communication.collectives.size()) -
+          f.communication.buckets());
     });
     Row("collectives, estimated", [&](const VariantMetrics& f) {
-      return ms(f.exchange.communication_us());
+      return ms(f.communication.communication_us());
     });
-    Row("  not overlapped, estimated",
-        [&](const VariantMetrics& f) { return ms(f.exchange.exposed_us); });
+    Row("  not overlapped, estimated", [&](const VariantMetrics& f) {
+      return ms(f.communication.not_overlapped_us);
+    });
     Row("step, estimated",
-        [&](const VariantMetrics& f) { return ms(f.exchange.end_us); });
+        [&](const VariantMetrics& f) { return ms(f.communication.end_us); });
   }
 
   void Compilation() {
@@ -217,14 +218,14 @@ class TextWriter {
       out_ += fmt::format("  {:>5} x {}: {}\n", made.count,
                           made.pass + ", " + made.reason, Places(made, 4));
     }
-    if (!f.refused.empty()) {
+    if (!f.rejected.empty()) {
       Title(f.name + ": not fused (count, largest estimated saving, where)");
     }
-    for (size_t i = 0; i < std::min(top_, f.refused.size()); ++i) {
-      const RewriteCount& refused = f.refused[i];
+    for (size_t i = 0; i < std::min(top_, f.rejected.size()); ++i) {
+      const RewriteCount& rejected = f.rejected[i];
       out_ += fmt::format(
-          "  {:>5} x {:<42} {:>9.1f} us  {}\n", refused.count, refused.reason,
-          static_cast<double>(refused.saved_ns) / 1e3, Places(refused, 2));
+          "  {:>5} x {:<42} {:>9.1f} us  {}\n", rejected.count, rejected.reason,
+          static_cast<double>(rejected.saved_ns) / 1e3, Places(rejected, 2));
     }
   }
 
@@ -362,15 +363,15 @@ json NumbersJson(const VariantRun& run) {
 }
 
 // Returns null with one rank.
-json ExchangeJson(const Comparison& comparison, const VariantRun& run,
-                  const Exchange& exchange) {
+json TimelineJson(const Comparison& comparison, const VariantRun& run,
+                  const CollectiveTimeline& communication) {
   if (comparison.ranks == 1) return nullptr;
-  return {{"buckets", exchange.buckets()},
-          {"bucket_bytes", exchange.bucket_bytes()},
-          {"communication_ms", exchange.communication_us() / 1e3},
-          {"exposed_ms", exchange.exposed_us / 1e3},
-          {"step_ms", exchange.end_us / 1e3},
-          {"collectives", CollectivesJson(run.plan(), exchange)}};
+  return {{"buckets", communication.buckets()},
+          {"bucket_bytes", communication.bucket_bytes()},
+          {"communication_ms", communication.communication_us() / 1e3},
+          {"not_overlapped_ms", communication.not_overlapped_us / 1e3},
+          {"step_ms", communication.end_us / 1e3},
+          {"collectives", CollectivesJson(run.plan(), communication)}};
 }
 
 json VariantJson(const Comparison& comparison, const VariantRun& run,
@@ -388,17 +389,18 @@ json VariantJson(const Comparison& comparison, const VariantRun& run,
     kernels[k.what] = {
         {"kernels", k.kernels}, {"ops", k.ops}, {"most_ops", k.most_ops}};
   }
-  json out = {{"name", run.name},
-              {"counters", report.counters},
-              {"compile_seconds", compile},
-              {"step_ms", StepJson(run, facts.time)},
-              {"loss", Finite(run.loss)},
-              {"exchange", ExchangeJson(comparison, run, facts.exchange)},
-              {"op_classes", std::move(classes)},
-              {"total", ClassJson(facts.costs.total)},
-              {"kernel_kinds", std::move(kernels)},
-              {"patterns", RewriteJson(facts.made)},
-              {"refused", RewriteJson(facts.refused)}};
+  json out = {
+      {"name", run.name},
+      {"counters", report.counters},
+      {"compile_seconds", compile},
+      {"step_ms", StepJson(run, facts.time)},
+      {"loss", Finite(run.loss)},
+      {"communication", TimelineJson(comparison, run, facts.communication)},
+      {"op_classes", std::move(classes)},
+      {"total", ClassJson(facts.costs.total)},
+      {"kernel_kinds", std::move(kernels)},
+      {"patterns", RewriteJson(facts.made)},
+      {"rejected", RewriteJson(facts.rejected)}};
   for (const auto& [key, count] : facts.counts) out[key] = count;
   return out;
 }

@@ -150,7 +150,7 @@ class RunTimeline::Writer {
             {"step_ms", 1e3 * (ended - begun)},
             {"compute_ms", 1e3 * (ended - begun - waits)},
             {"communication_ms", 1e3 * communication},
-            {"exposed_ms", 1e3 * waits},
+            {"not_overlapped_ms", 1e3 * waits},
             {"collectives", std::move(collectives)}};
   }
 

@@ -33,9 +33,9 @@ class RunTimeline : public runtime::StepObserver {
   // Returns computation, waits and collectives of this rank in the Trace Event
   // Format, for Perfetto and chrome://tracing. `otherData` has `rank` and
   // `runs` [{`run`, `step_ms`, `compute_ms` without waits, `communication_ms`,
-  // `exposed_ms` of waits, `collectives` [{`op`, `name`, `tensors`, `bytes`,
-  // `ready_ms`, `start_ms`, `end_ms` since the start of the run}]}]. Omits runs
-  // that have not ended.
+  // `not_overlapped_ms` of waits, `collectives` [{`op`, `name`, `tensors`,
+  // `bytes`, `ready_ms`, `start_ms`, `end_ms` since the start of the run}]}].
+  // Omits runs that have not ended.
   nlohmann::json Trace();
 
  private:

@@ -100,16 +100,16 @@ json Summary(const std::vector<Decision>& decisions) {
       groups.begin(), groups.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) {
-                     const auto& [pass_a, refused_a, reason_a] = a.first;
-                     const auto& [pass_b, refused_b, reason_b] = b.first;
-                     return std::tie(pass_a, refused_a, b.second.count) <
-                            std::tie(pass_b, refused_b, a.second.count);
+                     const auto& [pass_a, rejected_a, reason_a] = a.first;
+                     const auto& [pass_b, rejected_b, reason_b] = b.first;
+                     return std::tie(pass_a, rejected_a, b.second.count) <
+                            std::tie(pass_b, rejected_b, a.second.count);
                    });
   std::vector<std::vector<json>> rows;
   for (const auto& [key, group] : sorted) {
-    const auto& [pass, refused, reason] = key;
-    rows.push_back({pass, refused ? "rejected" : "accepted", reason,
-                    group.count, refused ? "" : Microseconds(group.saved_ns),
+    const auto& [pass, rejected, reason] = key;
+    rows.push_back({pass, rejected ? "rejected" : "accepted", reason,
+                    group.count, rejected ? "" : Microseconds(group.saved_ns),
                     Microseconds(group.best->saved_ns)});
   }
   return TableSection(

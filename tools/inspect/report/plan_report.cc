@@ -218,12 +218,12 @@ std::set<int> PartsOf(const codegen::Plan& plan) {
 
 }  // namespace
 
-int64_t Exchange::buckets() const {
+int64_t CollectiveTimeline::buckets() const {
   return std::count_if(collectives.begin(), collectives.end(),
                        [](const CollectiveSpan& span) { return span.sums; });
 }
 
-int64_t Exchange::bucket_bytes() const {
+int64_t CollectiveTimeline::bucket_bytes() const {
   int64_t bytes = 0;
   for (const CollectiveSpan& span : collectives) {
     bytes += span.sums ? span.bytes : 0;
@@ -231,7 +231,7 @@ int64_t Exchange::bucket_bytes() const {
   return bytes;
 }
 
-double Exchange::communication_us() const {
+double CollectiveTimeline::communication_us() const {
   double us = 0;
   for (const CollectiveSpan& span : collectives) {
     us += span.end_us - span.start_us;
@@ -239,18 +239,19 @@ double Exchange::communication_us() const {
   return us;
 }
 
-Exchange ExchangeOf(const codegen::Plan& plan, const PlanReport& report) {
-  Exchange exchange;
+CollectiveTimeline CollectiveTimelineOf(const codegen::Plan& plan,
+                                        const PlanReport& report) {
+  CollectiveTimeline communication;
   const std::vector<double> starts = StartTimes(plan, report);
   const std::set<int> parts = PartsOf(plan);
   for (size_t i = 0; i < starts.size(); ++i) {
     const StepCost& cost = report.steps[i];
     const double end = starts[i] + cost.us();
-    exchange.end_us = std::max(exchange.end_us, end);
+    communication.end_us = std::max(communication.end_us, end);
     const codegen::Step& step = plan.steps[cost.step];
     if (step.kind != codegen::StepKind::kCollective) continue;
     const codegen::LibraryCall& call = plan.calls[step.index];
-    exchange.collectives.push_back(
+    communication.collectives.push_back(
         {.step = cost.step,
          .tensors = static_cast<int64_t>(call.results.size()),
          .bytes = CollectiveBytes(call),
@@ -260,13 +261,15 @@ Exchange ExchangeOf(const codegen::Plan& plan, const PlanReport& report) {
          .gathers_ahead = call.op == ir::OpKind::kAllGather &&
                           parts.contains(step.args[0])});
   }
-  exchange.exposed_us = std::max(0.0, exchange.end_us - report.total.us());
-  return exchange;
+  communication.not_overlapped_us =
+      std::max(0.0, communication.end_us - report.total.us());
+  return communication;
 }
 
-json CollectivesJson(const codegen::Plan& plan, const Exchange& exchange) {
+json CollectivesJson(const codegen::Plan& plan,
+                     const CollectiveTimeline& communication) {
   json list = json::array();
-  for (const CollectiveSpan& span : exchange.collectives) {
+  for (const CollectiveSpan& span : communication.collectives) {
     const codegen::Step& step = plan.steps[span.step];
     list.push_back(
         {{"op", step.op_class},

@@ -99,11 +99,11 @@ struct CollectiveSpan {
   bool gathers_ahead = false;
 };
 
-struct Exchange {
+struct CollectiveTimeline {
   std::vector<CollectiveSpan> collectives;  // in issue order
   double end_us = 0;                        // of the step
   // Step time minus computation: communication that is not overlapped.
-  double exposed_us = 0;
+  double not_overlapped_us = 0;
 
   int64_t buckets() const;  // gradient buckets
   int64_t bucket_bytes() const;
@@ -113,10 +113,11 @@ struct Exchange {
 
 // Schedules the plan with the times of `report`. These should be estimates: a
 // profile measures only how long a collective takes to start.
-Exchange ExchangeOf(const codegen::Plan& plan, const PlanReport& report);
+CollectiveTimeline CollectiveTimelineOf(const codegen::Plan& plan,
+                                        const PlanReport& report);
 
 // [{op, name, tensors, dtype, bytes, start_ms, end_ms}]
 nlohmann::json CollectivesJson(const codegen::Plan& plan,
-                               const Exchange& exchange);
+                               const CollectiveTimeline& communication);
 
 }  // namespace fusor::inspect

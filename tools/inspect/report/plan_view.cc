@@ -123,12 +123,12 @@ std::string SpanTable(const char* title, const char* tensors,
 // with the number of other gathers (statistics, or parameter shards at the end
 // of the step).
 std::string CollectiveLines(const codegen::Plan& plan,
-                            const Exchange& exchange) {
-  if (exchange.collectives.empty()) return "";
+                            const CollectiveTimeline& communication) {
+  if (communication.collectives.empty()) return "";
   std::string sums, ahead;
   int gathers = 0;
   double gathering = 0;
-  for (const CollectiveSpan& span : exchange.collectives) {
+  for (const CollectiveSpan& span : communication.collectives) {
     if (!span.sums && !span.gathers_ahead) {
       ++gathers;
       gathering += span.end_us - span.start_us;
@@ -147,7 +147,8 @@ std::string CollectiveLines(const codegen::Plan& plan,
   return out + fmt::format(
                    "step ends at {:.3f} ms, {:.3f} ms of communication not "
                    "overlapped\n",
-                   exchange.end_us / 1e3, exchange.exposed_us / 1e3);
+                   communication.end_us / 1e3,
+                   communication.not_overlapped_us / 1e3);
 }
 
 }  // namespace
@@ -169,7 +170,7 @@ std::string PlanReportText(const codegen::Plan& plan, const PlanReport& report,
   };
   for (const ClassCost& cost : report.classes) line(cost);
   line(report.total);
-  out += CollectiveLines(plan, ExchangeOf(plan, report));
+  out += CollectiveLines(plan, CollectiveTimelineOf(plan, report));
   if (top == 0) return out;
   out += fmt::format("\n{:<31} {}", "longest steps", kCostHead);
   const std::vector<const StepCost*> steps = LongestSteps(report);
@@ -212,7 +213,8 @@ json PlanReportJson(const codegen::Plan& plan, const PlanReport& report,
           {"total", CostJson(report.total)},
           {"op_classes", std::move(classes)},
           {"steps", std::move(steps)},
-          {"collectives", CollectivesJson(plan, ExchangeOf(plan, report))},
+          {"collectives",
+           CollectivesJson(plan, CollectiveTimelineOf(plan, report))},
           {"planned_peak_bytes", plan.peak_bytes},
           {"planned_lower_bound_bytes", plan.lower_bound_bytes}};
 }

@@ -196,14 +196,15 @@ ScalePrediction Communicate(const StepTimeline& timeline,
   ScalePrediction result;
   result.buckets = passes::PartitionGradients(
       WireGradients(timeline, policy.element_bytes), cost, policy);
-  result.exposed = std::max(0.0, result.buckets.back().end - timeline.backward);
+  result.not_overlapped =
+      std::max(0.0, result.buckets.back().end - timeline.backward);
   if (sharded) {
     double delay = 0;
     const std::vector<double> ends = GatherEnds(timeline, cost, policy, delay);
     for (const GradientBucket& bucket : result.buckets) {
       result.gathered.push_back(ends[bucket.first]);
     }
-    result.exposed += delay;
+    result.not_overlapped += delay;
   }
   return result;
 }
@@ -235,7 +236,7 @@ double WaitingSeconds(const StepTimeline& timeline, const ir::Cluster& cluster,
   ScaleOptions node = options;
   node.nodes = 1;
   const double model = timeline.backward +
-                       Communicate(timeline, cluster, node).exposed +
+                       Communicate(timeline, cluster, node).not_overlapped +
                        UpdateSeconds(timeline, node);
   const double measured =
       static_cast<double>(options.gpus * options.batch) / options.node_rate;
@@ -289,8 +290,8 @@ ScalePrediction PredictScale(const StepTimeline& timeline,
                "{} x {} ranks of batch {}", options.nodes, options.gpus,
                options.batch);
   ScalePrediction result = Communicate(timeline, cluster, options);
-  const double parts =
-      timeline.backward + result.exposed + UpdateSeconds(timeline, options);
+  const double parts = timeline.backward + result.not_overlapped +
+                       UpdateSeconds(timeline, options);
   result.waiting = WaitingSeconds(timeline, cluster, options, parts);
   result.step = parts + result.waiting;
   if (options.input_rate > 0) {
@@ -303,10 +304,11 @@ ScalePrediction PredictScale(const StepTimeline& timeline,
   result.images_per_second =
       ranks * static_cast<double>(options.batch) / result.step;
   result.speedup = ranks * timeline.step() / result.step;
-  const double most = std::max(result.exposed, result.starved);
+  const double most = std::max(result.not_overlapped, result.starved);
   if (most > 0.01 * result.step) {
-    result.limit = result.starved > result.exposed ? ScaleLimit::kInput
-                                                   : ScaleLimit::kCommunication;
+    result.limit = result.starved > result.not_overlapped
+                       ? ScaleLimit::kInput
+                       : ScaleLimit::kCommunication;
   }
   return result;
 }

@@ -78,7 +78,7 @@ struct ScalePrediction {
   // For a sharded optimizer: when all of a bucket's parameters are gathered,
   // from the start of the next forward pass. Gathers have separate buckets.
   std::vector<double> gathered;
-  double exposed = 0;  // seconds of communication that is not overlapped
+  double not_overlapped = 0;  // seconds of communication that is not overlapped
   double waiting = 0;  // seconds for the slowest rank, or by the node rate
   double starved = 0;  // seconds of waiting for input
   double step = 0;     // seconds, including all of these

@@ -48,7 +48,7 @@ std::string PredictionText(const ScaleReport& report) {
   text += fmt::format(
       "limit     {}: not overlapped communication {:.2f} ms, {} {:.2f} ms, "
       "waiting for input {:.2f} ms\n",
-      LimitName(p.limit), p.exposed * kMs,
+      LimitName(p.limit), p.not_overlapped * kMs,
       options.node_rate > 0 ? "measured node losses" : "slowest rank",
       p.waiting * kMs, p.starved * kMs);
   const std::string warning = ScaleWarning(report);
@@ -91,7 +91,7 @@ std::string AlternativesText(const ScaleReport& report) {
     text += fmt::format(
         "  {:<22}{:>8} {:>18.2f} {:>11.2f} {:>12.2f} {:>9.2f}  "
         "{}\n",
-        a.name, p.buckets.size(), p.exposed * kMs, p.step * kMs,
+        a.name, p.buckets.size(), p.not_overlapped * kMs, p.step * kMs,
         p.images_per_second, p.speedup, LimitName(p.limit));
   }
   return text;
@@ -119,7 +119,7 @@ json AlternativeJson(const ScaleAlternative& a) {
           {"wire_bytes", a.options.policy.element_bytes},
           {"sharded", a.options.sharded},
           {"step_ms", p.step * kMs},
-          {"exposed_ms", p.exposed * kMs},
+          {"not_overlapped_ms", p.not_overlapped * kMs},
           {"waiting_ms", p.waiting * kMs},
           {"starved_ms", p.starved * kMs},
           {"images_per_second", p.images_per_second},
@@ -189,11 +189,11 @@ class TimelinePicture {
     };
     part("forward", 0, report_.timeline.forward, "#8fb1ec");
     part("backward", report_.timeline.forward, backward_, "#2f6bd8");
-    const double exposed = backward_ + prediction_.exposed;
-    part("not overlapped", backward_, exposed, "#c74444");
+    const double not_overlapped = backward_ + prediction_.not_overlapped;
+    part("not overlapped", backward_, not_overlapped, "#c74444");
     const double rest =
         prediction_.step - prediction_.waiting - prediction_.starved;
-    part("update", exposed, rest, "#4f9d69");
+    part("update", not_overlapped, rest, "#4f9d69");
     part("waiting", rest, prediction_.step, "#c9ced8");
   }
 

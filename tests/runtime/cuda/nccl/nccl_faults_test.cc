@@ -33,7 +33,7 @@ void InjectOn(const Rank& rank, int where, const char* fault) {
   if (rank.store->rank() == where) rank.inject(fault);
 }
 
-// Collectives until one is refused.
+// Collectives until one is rejected.
 void RunUntilLost(Rank& rank, Collective collective = {.elements = 100}) {
   const auto device = rank.backend.OpenDevice(0, {});
   const auto stream = device->CreateStream();
@@ -61,7 +61,7 @@ TEST(NcclFaults, ARankThatCannotJoin) {
     EXPECT_THAT(LossOf([&] { rank.Connect(milliseconds(300)); }),
                 HasSubstr(rank.store->rank() == 1
                               ? "ncclCommInitRankConfig: some error: "
-                                "the fake refuses"
+                                "the fake rejects"
                               : "not done after 300 ms"));
   });
 }
@@ -122,13 +122,13 @@ TEST(NcclFaults, RanksThatDisagreeAboutTheOperation) {
 }
 
 // Each operation: what it makes of an error that only polling tells, of a call
-// that is refused, and of one that never ends.
+// that is rejected, and of one that never ends.
 TEST(NcclFaults, EachOperationFailsInEachWay) {
   for (const auto kind :
        {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
         CollectiveKind::kAllGather, CollectiveKind::kBroadcast,
         CollectiveKind::kBarrier}) {
-    for (const char* fault : {"error_at:2", "refuse_at:2", "hang_at:2"}) {
+    for (const char* fault : {"error_at:2", "reject_at:2", "hang_at:2"}) {
       OnRanks(2, [kind, fault](Rank& rank) {
         InjectOn(rank, 1, fault);
         rank.Connect({.timeout = milliseconds(300), .deterministic = true});
@@ -172,16 +172,16 @@ TEST(NcclFaults, EachCollectiveOfACapturedStepFails) {
   }
 }
 
-// A call that is refused while it is captured: there is no graph.
-TEST(NcclFaults, ARefusalWhileAStepIsCaptured) {
+// A call that is rejected while it is captured: there is no graph.
+TEST(NcclFaults, ARejectionWhileAStepIsCaptured) {
   const int collectives = CompileAhead(NarrowVgg(1), 2);
   OnRanks(2, [collectives](Rank& rank) {
-    InjectOn(rank, 1, fmt::format("refuse_at:{}", collectives + 1).c_str());
+    InjectOn(rank, 1, fmt::format("reject_at:{}", collectives + 1).c_str());
     rank.Connect(kStep);
     EXPECT_THAT(
         LossOf([&] { Train(rank.backend, *rank.communicator, NarrowVgg(1)); }),
         HasSubstr(rank.store->rank() == 1
-                      ? "ncclAllReduce: invalid usage: the fake refuses"
+                      ? "ncclAllReduce: invalid usage: the fake rejects"
                       : "a peer is missing"));
   });
 }

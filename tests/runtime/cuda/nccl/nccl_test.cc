@@ -310,7 +310,7 @@ TEST(Nccl, HasOneStreamOfHighPriority) {
   });
 }
 
-TEST(Nccl, RefusesWhatItCannotDo) {
+TEST(Nccl, RejectsWhatItCannotDo) {
   const int port = runtime::Socket::Listen("127.0.0.1", 0).port();
   runtime::TcpStore store({.host = "127.0.0.1", .port = port});
   EXPECT_THROW(cuda::ConnectNccl(store, {.interface = "eth0"}), Error);

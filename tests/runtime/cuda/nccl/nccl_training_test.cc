@@ -108,7 +108,7 @@ TEST(NcclTraining, CapturesCollectivesOfSeveralStepsInOneGraph) {
   });
 }
 
-// One rank's driver refuses: all launch one by one, and do the same.
+// One rank's driver rejects: all launch one by one, and do the same.
 TEST(NcclTraining, NoRankLaunchesAGraphThatAnotherLacks) {
   TrainedModel model = NarrowVgg(1);
   model.steps = 3;
@@ -119,7 +119,7 @@ TEST(NcclTraining, NoRankLaunchesAGraphThatAnotherLacks) {
     // Relaxed mode, on one rank, is a graph all the same.
     for (const int times : {1, 2}) {
       if (rank.store->rank() == 1) {
-        rank.backend.driver().Refuse("cuLaunchHostFunc", times);
+        rank.backend.driver().Reject("cuLaunchHostFunc", times);
       }
       rank.backend.driver().TakeCalls();
       EXPECT_EQ(TrainApart(rank, model), expected);

@@ -114,7 +114,7 @@ TEST_F(SampleImages, LeaveNothingBehindWhenTheyCannotBeWritten) {
   EXPECT_EQ(Files(folder_).size(), 1u);
 }
 
-TEST_F(SampleImages, RefuseOptionsThatDrawNothing) {
+TEST_F(SampleImages, RejectOptionsThatDrawNothing) {
   for (const SampleImagesOptions& options :
        {SampleImagesOptions{.train_images = 0},
         SampleImagesOptions{.val_images = -1},
@@ -144,7 +144,7 @@ TEST(EncodeJpeg, KeepsASmoothImageWithinAFewLevels) {
   }
 }
 
-TEST(EncodeJpeg, RefusesWhatTheFormatCannotHold) {
+TEST(EncodeJpeg, RejectsWhatTheFormatCannotHold) {
   Image image;
   EXPECT_THAT(
       [&] { EncodeJpeg(image, 90); },

@@ -70,7 +70,7 @@ TEST(Synthetic, CountsEpochsAndRepeatsItsBatches) {
   EXPECT_EQ(fourth.index, 0);
 }
 
-TEST(Synthetic, SenselessOptionsAreRefused) {
+TEST(Synthetic, SenselessOptionsAreRejected) {
   EXPECT_THROW(SyntheticSource({.batch_size = 0}), Error);
   EXPECT_THROW(SyntheticSource({.batch_size = 1, .num_classes = 0}), Error);
   EXPECT_THROW(SyntheticSource({.batch_size = 1, .rank = 1}), Error);

@@ -202,7 +202,7 @@ TEST(Augment, AnotherSizeThanTheModelsIsNamed) {
   }
 }
 
-TEST(Augment, SenselessTransformsAreRefused) {
+TEST(Augment, SenselessTransformsAreRejected) {
   const auto make = [](const Transform& t) { Augmenter augmenter(t, 0); };
   EXPECT_THROW(make({.image_size = 0}), Error);
   EXPECT_THROW(make({.min_area = 0}), Error);

@@ -276,7 +276,7 @@ TEST(Decode, DamagedBytesNeverCrash) {
   for (const Bytes& bytes :
        {EncodeJpeg(picture), EncodeJpeg(picture, {.progressive = true}),
         EncodePng(picture)}) {
-    int refused = 0;
+    int rejected = 0;
     for (size_t at = 0; at < bytes.size(); ++at) {
       Bytes damaged = bytes;
       damaged[at] ^= static_cast<uint8_t>(1 + at % 255);
@@ -286,14 +286,14 @@ TEST(Decode, DamagedBytesNeverCrash) {
         reader->Read({0, 0, 1, 1}, part);
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::kData) << error.what();
-        ++refused;
+        ++rejected;
       }
     }
-    EXPECT_GT(refused, 0);
+    EXPECT_GT(rejected, 0);
   }
 }
 
-TEST(Decode, TooManyPixelsAreRefusedBeforeDecoding) {
+TEST(Decode, TooManyPixelsAreRejectedBeforeDecoding) {
   const Image picture = MakePicture(100, 50, 9);
   for (const Bytes& bytes : {EncodeJpeg(picture), EncodePng(picture)}) {
     EXPECT_NO_THROW(OpenImage(bytes, "x", {.max_pixels = 5000}));
@@ -302,7 +302,7 @@ TEST(Decode, TooManyPixelsAreRefusedBeforeDecoding) {
   }
 }
 
-TEST(Decode, TooManyScansAreRefused) {
+TEST(Decode, TooManyScansAreRejected) {
   const Bytes bytes =
       EncodeJpeg(MakePicture(64, 64, 10), {.progressive = true});
   // libjpeg's standard progression of a colour image has 10 scans.

@@ -84,15 +84,17 @@ TEST(Compare, PlansOfSeveralRanksNeedNoCommunicator) {
   EXPECT_EQ(comparison.variants[0].session, nullptr);
   EXPECT_TRUE(comparison.variants[1].differences.empty());
   const auto facts = MetricsOf(comparison);
-  EXPECT_EQ(facts[1].exchange.buckets(), 1);
-  EXPECT_EQ(facts[0].exchange.bucket_bytes(), facts[1].exchange.bucket_bytes());
-  EXPECT_GT(facts[1].exchange.exposed_us, facts[0].exchange.exposed_us);
+  EXPECT_EQ(facts[1].communication.buckets(), 1);
+  EXPECT_EQ(facts[0].communication.bucket_bytes(),
+            facts[1].communication.bucket_bytes());
+  EXPECT_GT(facts[1].communication.not_overlapped_us,
+            facts[0].communication.not_overlapped_us);
   const std::string text = ComparisonText(comparison, facts, 5);
   EXPECT_THAT(
       text, AllOf(HasSubstr("gradient buckets"), Not(HasSubstr("step, median")),
                   Not(HasSubstr("from the same weights"))));
   const json out = ComparisonJson(comparison, facts);
-  EXPECT_EQ(out["variants"][1]["exchange"]["collectives"].size(), 1U);
+  EXPECT_EQ(out["variants"][1]["communication"]["collectives"].size(), 1U);
 }
 
 int64_t CountOf(const VariantRun& run, ValueKind kind) {
@@ -206,8 +208,8 @@ TEST(Compare, TimesAndCountsEveryVariant) {
     if (rewrite.pass == "fuse_norm_activation") made += rewrite.count;
   }
   EXPECT_EQ(made, 19);
-  EXPECT_FALSE(facts[1].refused.empty());
-  for (const RewriteCount& rewrite : facts[1].refused) {
+  EXPECT_FALSE(facts[1].rejected.empty());
+  for (const RewriteCount& rewrite : facts[1].rejected) {
     EXPECT_FALSE(rewrite.reason.empty());
     EXPECT_FALSE(rewrite.places.empty());
   }
@@ -244,12 +246,13 @@ TEST(Compare, JsonHasStableKeys) {
     return text;
   };
   EXPECT_EQ(keys(out), "comparisons ranks variants ");
-  EXPECT_EQ(keys(out["variants"][0]),
-            "bytes_moved compile_seconds counters distinct_kernels exchange "
-            "flops fusions gradient_buckets kernel_kinds kernels library_calls "
-            "loss name nodes op_classes patterns planned_lower_bound_bytes "
-            "planned_peak_bytes refused state_bytes step_ms total "
-            "traffic_bytes ");
+  EXPECT_EQ(
+      keys(out["variants"][0]),
+      "bytes_moved compile_seconds counters distinct_kernels communication "
+      "flops fusions gradient_buckets kernel_kinds kernels library_calls "
+      "loss name nodes op_classes patterns planned_lower_bound_bytes "
+      "planned_peak_bytes rejected state_bytes step_ms total "
+      "traffic_bytes ");
   EXPECT_EQ(keys(out["variants"][0]["step_ms"]),
             "max median min quartiles rounds ");
   EXPECT_EQ(keys(out["variants"][0]["total"]),

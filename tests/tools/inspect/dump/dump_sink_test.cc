@@ -21,7 +21,7 @@ class DumpSinkTest : public ::testing::Test {
   ~DumpSinkTest() override { fs::remove_all(folder_); }
 
   // What opening the folder for a dump throws.
-  static std::string Refusal(const fs::path& folder) {
+  static std::string Rejection(const fs::path& folder) {
     try {
       FolderSink sink(folder.string());
     } catch (const Error& error) {
@@ -48,13 +48,14 @@ TEST_F(DumpSinkTest, MakesFoldersAndLeavesNothingButTheFiles) {
 }
 
 TEST_F(DumpSinkTest, RejectsWhatIsNotAFolder) {
-  EXPECT_THAT(Refusal("/dev/null/dump"),
+  EXPECT_THAT(Rejection("/dev/null/dump"),
               AllOf(HasSubstr("/dev/null/dump"), HasSubstr("ot a directory")));
 }
 
 TEST_F(DumpSinkTest, RejectsAFolderWithAnotherDump) {
   FolderSink(folder_.string()).Write("manifest.json", "{}");
-  EXPECT_THAT(Refusal(folder_), HasSubstr("contains the dump of another run"));
+  EXPECT_THAT(Rejection(folder_),
+              HasSubstr("contains the dump of another run"));
 }
 
 TEST_F(DumpSinkTest, PutsAPathAboveEachPieceOfAStream) {

@@ -69,10 +69,10 @@ TEST_F(ProgramDumpTest, DecisionsHoldTheSavingOfAFusion) {
                    std::to_string(decision->modelled_ns) + "," +
                    std::to_string(decision->modelled_ns + decision->saved_ns)));
   }
-  const passes::Decision* refused = FirstDecision("fuse", false);
-  ASSERT_NE(refused, nullptr);
-  EXPECT_THAT(DecisionsCsv({*refused}),
-              HasSubstr("," + refused->reason + "\n"));
+  const passes::Decision* rejected = FirstDecision("fuse", false);
+  ASSERT_NE(rejected, nullptr);
+  EXPECT_THAT(DecisionsCsv({*rejected}),
+              HasSubstr("," + rejected->reason + "\n"));
 }
 
 TEST_F(ProgramDumpTest, QuotesFieldsAndLeavesUnknownTimesEmpty) {

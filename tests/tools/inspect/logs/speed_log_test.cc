@@ -297,7 +297,7 @@ TEST(SpeedLog, SkipsImpossibleNumbers) {
 
 TEST(SpeedLog, CorruptLinesAreReadOrRejected) {
   int accepted = 0;
-  int refused = 0;
+  int rejected = 0;
   for (const std::string line : test::kSpeedLines) {
     const auto counts = test::ReadDamaged(
         line + line, 300, ErrorCode::kData, [](const std::string& text) {
@@ -309,10 +309,10 @@ TEST(SpeedLog, CorruptLinesAreReadOrRejected) {
           }
         });
     accepted += counts.accepted;
-    refused += counts.refused;
+    rejected += counts.rejected;
   }
   EXPECT_GT(accepted, 1000);
-  EXPECT_GT(refused, 100);
+  EXPECT_GT(rejected, 100);
 }
 
 }  // namespace

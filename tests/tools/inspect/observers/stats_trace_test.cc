@@ -153,7 +153,7 @@ TEST(StatsTraceTest, CorruptTracesAreReadOrRejected) {
       test::ReadDamaged(whole, 2000, ErrorCode::kUsage,
                         [](const std::string& text) { ParseTrace(text, "t"); });
   EXPECT_GT(counts.accepted, 100);
-  EXPECT_GT(counts.refused, 1000);
+  EXPECT_GT(counts.rejected, 1000);
 }
 
 }  // namespace

@@ -135,17 +135,18 @@ TEST_F(PlanReportTest, CollectivesTakeTheTimeOfTheNetworkModel) {
     if (cost.bound != Bound::kNetwork) serial += cost.modelled_us;
   }
   EXPECT_NEAR(report.total.modelled_us, serial, 1e-6);
-  const Exchange exchange = ExchangeOf(program.plan, report);
-  EXPECT_EQ(exchange.buckets(), 1);
-  EXPECT_EQ(exchange.bucket_bytes(), out["collectives"].back()["bytes"]);
-  EXPECT_EQ(exchange.collectives.size(), out["collectives"].size());
+  const CollectiveTimeline communication =
+      CollectiveTimelineOf(program.plan, report);
+  EXPECT_EQ(communication.buckets(), 1);
+  EXPECT_EQ(communication.bucket_bytes(), out["collectives"].back()["bytes"]);
+  EXPECT_EQ(communication.collectives.size(), out["collectives"].size());
   EXPECT_THAT(PlanReportText(program.plan, report, compiler_.target(), 0),
               AllOf(HasSubstr("all-reduces"), HasSubstr("all-gathers"),
                     HasSubstr("step ends at")));
 }
 
 // a (10 us), its sum beside b (10 us), c after both: 5 us nothing is computed.
-TEST(Exchange, IsNotOverlappedWithoutComputation) {
+TEST(CollectiveTimeline, IsNotOverlappedWithoutComputation) {
   codegen::Plan plan;
   plan.num_events = 2;
   const ir::TensorType type{ir::DType::kF32, {250}, {}};
@@ -164,14 +165,14 @@ TEST(Exchange, IsNotOverlappedWithoutComputation) {
     report.steps.push_back({.step = s, .modelled_us = s == 1 ? 15.0 : 10.0});
   }
   report.total.modelled_us = 30;
-  const Exchange exchange = ExchangeOf(plan, report);
-  EXPECT_EQ(exchange.end_us, 35);
-  EXPECT_EQ(exchange.exposed_us, 5);
-  EXPECT_EQ(exchange.communication_us(), 15);
-  ASSERT_EQ(exchange.collectives.size(), 1U);
-  EXPECT_EQ(exchange.collectives[0].step, 1);
-  EXPECT_EQ(exchange.collectives[0].bytes, 1000);
-  EXPECT_TRUE(exchange.collectives[0].sums);
+  const CollectiveTimeline communication = CollectiveTimelineOf(plan, report);
+  EXPECT_EQ(communication.end_us, 35);
+  EXPECT_EQ(communication.not_overlapped_us, 5);
+  EXPECT_EQ(communication.communication_us(), 15);
+  ASSERT_EQ(communication.collectives.size(), 1U);
+  EXPECT_EQ(communication.collectives[0].step, 1);
+  EXPECT_EQ(communication.collectives[0].bytes, 1000);
+  EXPECT_TRUE(communication.collectives[0].sums);
 }
 
 TEST(ChromeTrace, StreamsOverlapAndWaitForEvents) {

@@ -80,23 +80,23 @@ TEST(PredictScale, CountsWhatTheBackwardPassDoesNotOverlap) {
   ASSERT_EQ(p.buckets.size(), 2u);
   EXPECT_DOUBLE_EQ(p.buckets[0].start, 6 * kMs);
   EXPECT_DOUBLE_EQ(p.buckets[1].end, 10 * kMs);
-  EXPECT_NEAR(p.exposed, 1 * kMs, 1e-12);
+  EXPECT_NEAR(p.not_overlapped, 1 * kMs, 1e-12);
   EXPECT_NEAR(p.step, 11 * kMs, 1e-12);
   EXPECT_NEAR(p.speedup, 2 * 10 / 11.0, 1e-9);
   EXPECT_EQ(p.limit, ScaleLimit::kCommunication);
 
   options.policy = passes::ParseBucketPolicy("p", "one");
-  EXPECT_NEAR(PredictScale(SmallStep(), SlowCluster(), options).exposed,
+  EXPECT_NEAR(PredictScale(SmallStep(), SlowCluster(), options).not_overlapped,
               2 * kMs, 1e-12);
   options.policy.element_bytes = 2;
-  EXPECT_NEAR(PredictScale(SmallStep(), SlowCluster(), options).exposed,
+  EXPECT_NEAR(PredictScale(SmallStep(), SlowCluster(), options).not_overlapped,
               1 * kMs, 1e-12);
 }
 
 TEST(PredictScale, TheNetworkLimitsSeveralNodes) {
   const ScalePrediction p = PredictScale(SmallStep(), SlowCluster(),
                                          {.nodes = 2, .gpus = 1, .batch = 4});
-  EXPECT_NEAR(p.exposed, 2 * kMs, 1e-12);
+  EXPECT_NEAR(p.not_overlapped, 2 * kMs, 1e-12);
 }
 
 TEST(PredictScale, IsLimitedByTheInput) {
@@ -145,7 +145,7 @@ TEST(PredictScale, AShardedOptimizerOverlapsHalfWithTheNextForwardPass) {
   EXPECT_NEAR(p.buckets[1].end, 9.5 * kMs, 1e-12);
   EXPECT_NEAR(p.gathered[1], 0.5 * kMs, 1e-12);
   EXPECT_NEAR(p.gathered[0], 1 * kMs, 1e-12);
-  EXPECT_NEAR(p.exposed, 1 * kMs, 1e-12);
+  EXPECT_NEAR(p.not_overlapped, 1 * kMs, 1e-12);
   EXPECT_NEAR(p.step, 10.5 * kMs, 1e-12);
 }
 
@@ -160,7 +160,8 @@ TEST(Alternatives, ComeAfterWhatWasChosen) {
                   "buckets one", "16-bit communication", "sharded optimizer"));
   for (const ScaleAlternative& a : all) {
     if (a.name.starts_with("buckets")) {
-      EXPECT_GE(a.prediction.exposed, all[0].prediction.exposed - 3e-4);
+      EXPECT_GE(a.prediction.not_overlapped,
+                all[0].prediction.not_overlapped - 3e-4);
     }
   }
 }
