@@ -63,15 +63,15 @@ class Scan:
             if char in ";}":
                 start = position + 1
             elif char == "{":
-                kind = _kind(code[start:position])
+                kind = kind_of_brace(code[start:position])
                 if kind == "function":
-                    end = _matching_brace(code, position)
+                    end = matching_brace(code, position)
                     found.append(
                         self._measure(code, start, position, end, line_of))
                     start = end + 1
                     position = end
                 elif kind == "member":
-                    position = _matching_brace(code, position)
+                    position = matching_brace(code, position)
                 else:
                     start = position + 1
             position += 1
@@ -107,7 +107,7 @@ def _line_index(code):
     return line_of
 
 
-def _matching_brace(code, position):
+def matching_brace(code, position):
     depth = 0
     for i in range(position, len(code)):
         if code[i] == "{":
@@ -119,7 +119,7 @@ def _matching_brace(code, position):
     return len(code) - 1
 
 
-def _kind(declaration):
+def kind_of_brace(declaration):
     """Returns what the brace after `declaration` opens.
 
     function: a body; member: a member initializer in a constructor's list;
