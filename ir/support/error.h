@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -34,6 +35,10 @@ class Error : public std::runtime_error {
  private:
   ErrorCode code_;
 };
+
+// Returns `error` as the Error that a program reports for it: no memory and no
+// threads are kOutOfMemory, a bad path is kUsage, any other is kInternal.
+Error ToError(const std::exception& error);
 
 // Implementation of the macros below.
 [[noreturn]] void ThrowError(ErrorCode code, const std::string& message);

@@ -8,11 +8,8 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <filesystem>
-#include <new>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -71,29 +68,8 @@ std::string VersionText() {
 int Fail(const std::exception& error) {
   // A failed print throws without the file's name.
   if (std::ferror(stdout) != 0) return FailOnStdout();
-  if (const auto* known = dynamic_cast<const Error*>(&error)) {
-    return Fail(known->what(), known->code());
-  }
-  // For a path that cannot be resolved: too long, or a symlink loop.
-  if (const auto* file =
-          dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
-    return Fail(
-        fmt::format("{}: {}", file->path1().string(), file->code().message()),
-        ErrorCode::kUsage);
-  }
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    return Fail("not enough memory on this host", ErrorCode::kOutOfMemory);
-  }
-  if (const auto* system = dynamic_cast<const std::system_error*>(&error)) {
-    // Thrown by std::thread.
-    if (system->code() == std::errc::resource_unavailable_try_again) {
-      return Fail(
-          "cannot start a thread: not enough memory, or too many threads",
-          ErrorCode::kOutOfMemory);
-    }
-  }
-  return Fail(fmt::format("internal error: {}", error.what()),
-              ErrorCode::kInternal);
+  const Error known = ToError(error);
+  return Fail(known.what(), known.code());
 }
 
 // A closed standard stream's descriptor must not be reused by the next opened

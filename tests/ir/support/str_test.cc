@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "ir/support/error.h"
-
 namespace fusor {
 namespace {
 
@@ -45,12 +43,6 @@ TEST(NameHint, IsTheNearestNameOrAll) {
 
 TEST(OneLine, EscapesControlCharacters) {
   EXPECT_EQ(OneLine("a\nb\x1b[31m\x7f c"), "a\\x0ab\\x1b[31m\\x7f c");
-}
-
-// Found by the fuzzer of plans: names of a file stand in messages.
-TEST(Error, ItsMessageIsOneLine) {
-  const Error error(ErrorCode::kGraph, "source line \"te\nc\": expected");
-  EXPECT_STREQ(error.what(), "source line \"te\\x0ac\": expected");
 }
 
 }  // namespace

@@ -225,11 +225,11 @@ void RankRun::Run(const std::function<void()>& work) {
 
 void RankRun::Fail(const std::exception& error) {
   if (monitor_ == nullptr) return;
-  const auto* known = dynamic_cast<const Error*>(&error);
-  if (known != nullptr && known->code() == ErrorCode::kPeerLost) {
+  const Error known = ToError(error);
+  if (known.code() == ErrorCode::kPeerLost) {
     std::this_thread::sleep_for(kMonitorDelay);
   }
-  monitor_->Fail(error.what());
+  monitor_->Fail(known.what());
 }
 
 // Returns e.g. "0-3 on a, 4-7 on b".

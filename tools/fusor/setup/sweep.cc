@@ -87,12 +87,10 @@ runtime::RankEnvironment PlaceHere(int rank, int64_t ranks, int port) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   try {
     measure(cell, place, nullptr);
-  } catch (const Error& e) {
-    fmt::print(stderr, "fusor: rank {}: {}\n", place.rank, e.what());
-    _exit(static_cast<int>(e.code()));
   } catch (const std::exception& e) {
-    fmt::print(stderr, "fusor: rank {}: {}\n", place.rank, e.what());
-    _exit(static_cast<int>(ErrorCode::kInternal));
+    const Error error = ToError(e);
+    fmt::print(stderr, "fusor: rank {}: {}\n", place.rank, error.what());
+    _exit(static_cast<int>(error.code()));
   }
   _exit(0);
 }
