@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstring>
 
 #include "ir/support/error.h"
@@ -185,6 +186,35 @@ TEST(Executor, RunsWithoutAllocation) {
   executor.Run(*stream);
   EXPECT_EQ(allocations, before);
   ASSERT_GT(before, 0);  // they are counted at all
+}
+
+// The device of these tests computes nothing, so results remain as they were
+// before the launch.
+TEST(Executor, PoisonsResultsBeforeTheLaunch) {
+  const test::FakeCompiler compiler;
+  const auto graph = test::ParseOrDie(R"(graph g {
+  %x = data : f32[100]
+  %y = neg(%x) : f32[100]
+  return %y as "y"
+})");
+  const codegen::Plan plan = test::FuseAndPlan(*graph, compiler).plan;
+  ASSERT_EQ(plan.steps.size(), 1U);
+  for (const bool poison : {false, true}) {
+    Bound memory(plan);
+    RecordingDevice device;
+    const auto stream = device.CreateStream();
+    Executor executor(plan, device, nullptr, poison);
+    executor.Bind(std::span(&memory.bases, 1), *stream);
+    executor.Run(*stream);
+    const RecordingDevice::Call& call = device.calls[0];
+    ASSERT_EQ(call.num_args, 2U);
+    const auto* x = static_cast<const float*>(call.args[0]);
+    const auto* y = static_cast<const float*>(call.args[1]);
+    for (int i = 0; i < 100; ++i) {
+      EXPECT_EQ(x[i], 0) << i;
+      EXPECT_EQ(std::isnan(y[i]), poison) << i;
+    }
+  }
 }
 
 TEST(Executor, FollowsArenasThatMove) {

@@ -121,12 +121,13 @@ class BenchCommand {
           *models::BuildModel(model.arch, models::Phase::kTrain, options).graph,
           codegen::ProgramKind::kTrain, *session_, compile, text_);
     }
-    const HostUse use{.data_bytes =
-                          SourceBytes(noise, model) +
-                          (real ? SourceBytes(flags_.data, model) : 0)};
+    const HostUse use{
+        .data_bytes =
+            SourceBytes(noise, model, Split::kTrain) +
+            (real ? SourceBytes(flags_.data, model, Split::kTrain) : 0)};
     program_ = &AddFirstProgram(*session_, flags_.compile, model.arch,
                                 models::Phase::kTrain, options, compile, use);
-    const int64_t needed = NeededBytes(*session_, *program_, use);
+    const int64_t needed = NeededBytes(*session_, {program_}, use);
     ranks_.Agree(*session_);
     session_->state().Initialize(flags_.data.seed);
     Debugging debugging(flags_.debug, flags_.compile.dump.to);
@@ -393,7 +394,7 @@ void SearchMaxBatch(const BenchFlags& flags) {
       .data_bytes = [&](int64_t batch) {
         ModelFlags other = model;
         other.batch = batch;
-        return SourceBytes(noise, other);
+        return SourceBytes(noise, other, Split::kTrain);
       }};
   json out = FindMaxBatch(flags.max_batch, flags.compile, step,
                           TextStream({flags.json}));

@@ -93,6 +93,8 @@ class TrainCommand {
                    Split::kTrain);
     CheckTransform(val_images.get(), flags_.data, flags_.model, Split::kVal);
     Compile(NumClasses(train_images.get()), val_images != nullptr);
+    needed_bytes_ =
+        NeededBytes(*session_, Programs(), UseOf(val_images != nullptr));
     ranks_.Agree(*session_);
     start_ = ShareStart(checkpointing_->start());
     const auto source =
@@ -267,7 +269,6 @@ class TrainCommand {
         case codegen::ProgramKind::kTrain:
           train_ = &program;
           CheckHostRoom(*session_, program, UseOf(evaluates));
-          needed_bytes_ = NeededBytes(*session_, program, UseOf(evaluates));
           break;
         case codegen::ProgramKind::kAccumulate:
           accumulate_ = &program;
@@ -289,9 +290,20 @@ class TrainCommand {
     PrintProgram();
   }
 
+  std::vector<const runtime::Program*> Programs() const {
+    std::vector<const runtime::Program*> programs;
+    for (const runtime::Program* program : {train_, accumulate_, eval_}) {
+      if (program != nullptr) programs.push_back(program);
+    }
+    return programs;
+  }
+
   HostUse UseOf(bool evaluates) const {
-    return {.data_bytes =
-                SourceBytes(flags_.data, flags_.model) * (evaluates ? 2 : 1),
+    int64_t bytes = SourceBytes(flags_.data, flags_.model, Split::kTrain);
+    if (evaluates) {
+      bytes += SourceBytes(flags_.data, flags_.model, Split::kVal);
+    }
+    return {.data_bytes = bytes,
             .saves = checkpointing_->saves(),
             .loads = checkpointing_->loads()};
   }
@@ -331,7 +343,6 @@ class TrainCommand {
     const HostUse use = UseOf(evaluates);
     train_ = &AddFirstProgram(*session_, flags_.compile, flags_.model.arch,
                               models::Phase::kTrain, options, compile, use);
-    needed_bytes_ = NeededBytes(*session_, *train_, use);
     PrintProgram();
     compile.substitutes.clear();  // they belong to the training program
     if (accumulates) {

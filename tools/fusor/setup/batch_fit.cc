@@ -123,6 +123,26 @@ int64_t PlannedBytes(const codegen::Plan& plan) {
 
 namespace {
 
+// Returns the bytes of all arenas of a session's programs, which share the
+// state and the temporary arena.
+int64_t ArenaBytes(const std::vector<const runtime::Program*>& programs) {
+  int64_t own = 0;
+  std::map<codegen::ArenaKind, int64_t> shared;
+  for (const runtime::Program* program : programs) {
+    for (const codegen::Arena& arena : program->plan().arenas) {
+      if (arena.kind == codegen::ArenaKind::kState ||
+          arena.kind == codegen::ArenaKind::kTemporary) {
+        int64_t& bytes = shared[arena.kind];
+        bytes = std::max(bytes, arena.bytes);
+      } else {
+        own += arena.bytes;
+      }
+    }
+  }
+  for (const auto& [kind, bytes] : shared) own += bytes;
+  return own;
+}
+
 // Suggests a batch size that fits `room`, the memory for arenas and host use.
 std::string Advice(const std::function<codegen::Plan(int64_t)>& plan,
                    const std::function<HostUse(int64_t)>& use, int64_t batch,
@@ -146,10 +166,11 @@ std::string Advice(const std::function<codegen::Plan(int64_t)>& plan,
 }  // namespace
 
 int64_t NeededBytes(const runtime::Session& session,
-                    const runtime::Program& program, const HostUse& use) {
-  if (session.compiler().target().simt) return PlannedBytes(program.plan());
+                    const std::vector<const runtime::Program*>& programs,
+                    const HostUse& use) {
+  if (session.compiler().target().simt) return ArenaBytes(programs);
   return static_cast<int64_t>(runtime::ResidentHostBytes()) +
-         HostBytes(use, program.plan()) + kStepBytes;
+         HostBytes(use, programs.front()->plan()) + kStepBytes;
 }
 
 void CheckHostRoom(const runtime::Session& session,

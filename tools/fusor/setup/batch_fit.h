@@ -6,6 +6,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "codegen/compiler.h"
 #include "models/model.h"
@@ -46,10 +47,12 @@ struct HostUse {
   bool loads = false;      // a checkpoint or weights
 };
 
-// Returns the estimated peak memory of a run whose first program was just
-// added, in bytes: of the process, or of the GPU.
+// Returns the estimated peak memory of a run with these programs, which are all
+// programs of the session and have not run yet, in bytes: of the process, or of
+// the GPU. The first program is the one whose state is saved and loaded.
 int64_t NeededBytes(const runtime::Session& session,
-                    const runtime::Program& program, const HostUse& use);
+                    const std::vector<const runtime::Program*>& programs,
+                    const HostUse& use);
 
 // Throws kOutOfMemory if there is no room for what the run keeps in host memory
 // besides the arenas of its first program, which was just added.

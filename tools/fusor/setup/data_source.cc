@@ -184,8 +184,10 @@ std::unique_ptr<runtime::BatchSource> OpenEvaluation(
   return std::make_unique<runtime::Loader>(std::move(images), options);
 }
 
-int64_t SourceBytes(const DataFlags& data, const ModelFlags& model) {
-  runtime::LoaderOptions options = MakeLoader(data, model, /*training=*/false);
+int64_t SourceBytes(const DataFlags& data, const ModelFlags& model,
+                    Split split) {
+  runtime::LoaderOptions options =
+      MakeLoader(data, model, split == Split::kTrain);
   if (data.synthetic) options.prefetch = 0;
   return runtime::LoaderBytes(options);
 }

@@ -48,7 +48,8 @@ std::unique_ptr<runtime::BatchSource> OpenEvaluation(
     std::unique_ptr<const runtime::Dataset> images, const DataFlags& data,
     const ModelFlags& model, const runtime::AllocateImages& allocate = nullptr);
 
-// Returns the bytes of host memory that the batches of such a source need.
-int64_t SourceBytes(const DataFlags& data, const ModelFlags& model);
+// Returns the bytes of host memory that the batches of a split's source need.
+int64_t SourceBytes(const DataFlags& data, const ModelFlags& model,
+                    Split split);
 
 }  // namespace fusor::tools

@@ -197,11 +197,12 @@ TrainedModel OpenTrained(const TrainedFlags& flags, const ModelFlags& model,
                        .class_names = images != nullptr
                                           ? images->class_names()
                                           : ClassNames(weights.metadata)};
-  const HostUse use{.data_bytes = SourceBytes(data, own), .loads = true};
+  const HostUse use{.data_bytes = SourceBytes(data, own, Split::kVal),
+                    .loads = true};
   trained.program = &AddFirstProgram(
       *trained.session, compile, own.arch, models::Phase::kEval, options,
       MakeCompileOptions(compile, {}, dumper), use);
-  trained.needed_bytes = NeededBytes(*trained.session, *trained.program, use);
+  trained.needed_bytes = NeededBytes(*trained.session, {trained.program}, use);
   const runtime::WeightMatch match =
       runtime::LoadWeights(trained.session->state(), weights, path);
   if (!flags.allow_mismatch) CheckUnused(path, match.unused);

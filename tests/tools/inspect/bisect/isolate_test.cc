@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 
 #include "codegen/compiler.h"
@@ -43,6 +44,46 @@ class IsolateTest : public testing::Test {
   runtime::Backend& backend_;
   std::unique_ptr<codegen::TargetCompiler> compiler_;
   std::unique_ptr<runtime::Device> device_;
+};
+
+// A host device whose launches compute nothing.
+class IdleDevice : public runtime::Device {
+ public:
+  explicit IdleDevice(runtime::Device& host) : host_(host) {}
+  std::string description() const override { return "idle"; }
+  std::unique_ptr<runtime::Memory> Allocate(size_t bytes) override {
+    return host_.Allocate(bytes);
+  }
+  size_t free_bytes() const override { return host_.free_bytes(); }
+  std::unique_ptr<runtime::Stream> CreateStream() override {
+    return std::make_unique<IdleStream>();
+  }
+  std::unique_ptr<runtime::Event> CreateEvent() override { return nullptr; }
+  std::unique_ptr<runtime::Executable> LoadKernel(
+      const codegen::CompiledKernel&) override {
+    return std::make_unique<runtime::Executable>();
+  }
+  std::unique_ptr<runtime::Executable> LoadCall(
+      const codegen::LibraryCall&) override {
+    return std::make_unique<runtime::Executable>();
+  }
+
+ private:
+  class IdleStream : public runtime::Stream {
+   public:
+    void Launch(const runtime::Executable&, void* const*, size_t) override {}
+    void CopyToDevice(void* device, const void* host, size_t bytes) override {
+      std::memcpy(device, host, bytes);
+    }
+    void CopyToHost(void* host, const void* device, size_t bytes) override {
+      std::memcpy(host, device, bytes);
+    }
+    void Record(runtime::Event&) override {}
+    void Wait(const runtime::Event&) override {}
+    void Synchronize() override {}
+  };
+
+  runtime::Device& host_;
 };
 
 TEST_F(IsolateTest, EveryStepOfACorrectProgramIsWithinItsTolerance) {
@@ -173,6 +214,25 @@ TEST_F(IsolateTest, WrongKernelCodeComesFirstAndIsReducedToItsOp) {
   bool has_mul = false;
   for (const auto& node : body->nodes()) has_mul |= node->op_name() == "mul";
   EXPECT_TRUE(has_mul);
+}
+
+// The right result is 0, which fresh memory also holds.
+TEST_F(IsolateTest, AResultThatIsNotWrittenIsFound) {
+  const auto program = CompileEval(R"(graph g {
+  %x = data : f32[64]
+  %a = abs(%x) : f32[64]
+  %n = neg(%a) : f32[64]
+  %y = relu(%n) : f32[64]
+  return %y as "y"
+})");
+  for (const IsolatedStep& step :
+       IsolateSteps(program.plan, *program.graph, *device_)) {
+    EXPECT_TRUE(step.ok()) << step.what;
+  }
+  IdleDevice idle(*device_);
+  const auto steps = IsolateSteps(program.plan, *program.graph, idle);
+  ASSERT_EQ(steps.size(), 1U);
+  EXPECT_FALSE(steps[0].ok());
 }
 
 TEST_F(IsolateTest, ToleranceOfTheCallerReplacesTheBuiltIn) {
