@@ -116,7 +116,10 @@ class CpuStream : public runtime::Stream {
 
 class CpuDevice : public runtime::Device {
  public:
-  explicit CpuDevice(int threads) : threads_(threads) { StartTeam(threads); }
+  explicit CpuDevice(int threads) : threads_(threads) {
+    StartTeam(threads);
+    PrepareMatrixProducts();
+  }
 
   std::string description() const override {
     return fmt::format("{}, {} thread{}", DescribeCpu(), threads_,

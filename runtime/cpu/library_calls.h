@@ -10,6 +10,11 @@
 
 namespace fusor::cpu {
 
+// Makes oneDNN generate the machine code of its matrix products, which it would
+// do in the first step, and which crashes if the system provides no memory. To
+// be called once a device. Throws kOutOfMemory.
+void PrepareMatrixProducts();
+
 // Plans the call for the current number of threads and loads it. Throws kDevice
 // if it needs a larger workspace here than where it was compiled.
 std::unique_ptr<CpuExecutable> MakeCallExecutable(

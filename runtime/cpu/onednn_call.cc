@@ -1,5 +1,7 @@
 // Runs oneDNN's primitives.
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -35,6 +37,9 @@ class Primitive {
     const dnnl_status_t status =
         dnnl_primitive_execute(primitive_.get(), stream_.get(),
                                static_cast<int>(args_.size()), args_.data());
+    FUSOR_CHECK(status != dnnl_out_of_memory, kOutOfMemory,
+                "oneDNN {}: the system does not provide enough memory",
+                implementation_);
     FUSOR_CHECK(status == dnnl_success, kDevice, "oneDNN {}: status {}",
                 implementation_, static_cast<int>(status));
   }
@@ -99,6 +104,21 @@ class PackedConvExecutable final : public CpuExecutable {
 };
 
 }  // namespace
+
+void PrepareMatrixProducts() {
+  constexpr size_t kCodeBytes = size_t{8} << 20;  // measured: 6 MiB
+  void* mapping = mmap(nullptr, kCodeBytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  FUSOR_CHECK(mapping != MAP_FAILED, kOutOfMemory,
+              "CPU device: the system does not provide {} bytes for oneDNN",
+              kCodeBytes);
+  munmap(mapping, kCodeBytes);
+  constexpr int kSize = 16;
+  const std::array<float, kSize * kSize> operand{};
+  std::array<float, kSize * kSize> result{};
+  dnnl_sgemm('N', 'N', kSize, kSize, kSize, 1, operand.data(), kSize,
+             operand.data(), kSize, 0, result.data(), kSize);
+}
 
 std::unique_ptr<CpuExecutable> MakeExecutable(const LibraryCall& call,
                                               const OneDnnPlan& plan) {

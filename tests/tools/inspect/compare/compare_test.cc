@@ -248,7 +248,7 @@ TEST(Compare, JsonHasStableKeys) {
   EXPECT_EQ(keys(out), "comparisons ranks variants ");
   EXPECT_EQ(
       keys(out["variants"][0]),
-      "bytes_moved compile_seconds counters distinct_kernels communication "
+      "bytes_moved communication compile_seconds counters distinct_kernels "
       "flops fusions gradient_buckets kernel_kinds kernels library_calls "
       "loss name nodes op_classes patterns planned_lower_bound_bytes "
       "planned_peak_bytes rejected state_bytes step_ms total "
