@@ -53,7 +53,7 @@ class PackageTest(unittest.TestCase):
         source = self.folder / "newer"
         shutil.copytree(CONSUMER, source)
         lists = source / "CMakeLists.txt"
-        lists.write_text(lists.read_text().replace("(fusor 0.1", "(fusor 0.9"))
+        lists.write_text(lists.read_text().replace("(fusor 0.2", "(fusor 0.9"))
         result = subprocess.run(
             ["cmake", "-G", "Ninja", "-S", source, "-B", source / "build",
              f"-DCMAKE_PREFIX_PATH={self.prefix}"],
