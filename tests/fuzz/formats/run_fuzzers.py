@@ -46,8 +46,13 @@ def run(command, **options):
 
 
 def build(folder, target):
-    """Configures and builds one fuzzer; the compiler's last lines on failure."""
-    for command in (["cmake", "--preset", "fuzz", "-B", folder],
+    """Configures and builds one fuzzer; the compiler's last lines on failure.
+
+    Without optimisation it compiles in 60 % of the time, which is longer than
+    tests run it.
+    """
+    flags = "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -g1 -D_GLIBCXX_ASSERTIONS"
+    for command in (["cmake", "--preset", "fuzz", "-B", folder, flags],
                     ["cmake", "--build", folder, "--target", target,
                      "-j", os.cpu_count()]):
         done = run(command, cwd=ROOT)
