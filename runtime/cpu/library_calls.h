@@ -10,9 +10,9 @@
 
 namespace fusor::cpu {
 
-// Makes oneDNN generate the machine code of its matrix products, which it would
-// do in the first step, and which crashes if the system provides no memory. To
-// be called once a device. Throws kOutOfMemory.
+// Makes oneDNN generate the machine code of its matrix products now. It would
+// otherwise do so in the first step, and crash if the system provides no
+// memory. Called when a device is opened. Throws kOutOfMemory.
 void PrepareMatrixProducts();
 
 // Plans the call for the current number of threads and loads it. Throws kDevice

@@ -1,4 +1,5 @@
-// What a session rejects: one line that names what, where, expected and got.
+// Tests a session's errors. Each is one line that names what, where, expected
+// and got.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

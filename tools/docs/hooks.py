@@ -40,7 +40,7 @@ NAV = {
                     "tests/*/README.md"],
 }
 
-# What the pages of this build link to.
+# Targets of the links between pages of this build.
 _links = {}  # text of a code span, as "ir::Graph" -> (src_uri, HTML id)
 _types = {"cpp": {}, "python": {}}  # type without its namespace -> the same
 _generated = {}  # src_uri -> Markdown

@@ -4,7 +4,7 @@ import re
 import textwrap
 
 _ARGUMENT = re.compile(r"^(\w+(?:, \w+)*): ", re.M)
-# What is set as code: qualified names, enumerators, calls, files.
+# Matches words that are shown as code: qualified names, enumerators, calls, files.
 _CODE = re.compile(
     r"(`[^`]+`)|((?:\w+::)+~?\w+|\bk[A-Z]\w+|\bFUSOR_\w+|\b\w+\(\)"
     r"|\bfusor\.\w+(?:\(\))?"

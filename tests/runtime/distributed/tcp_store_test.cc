@@ -34,7 +34,7 @@ StoreOptions Options(int port, int rank, int world_size) {
           .timeout = kPatience};
 }
 
-// What a rank's connection is rejected with.
+// Connects a rank. Returns its error, or "let in".
 std::string Rejection(const StoreOptions& options) {
   try {
     const TcpStore store(options);
