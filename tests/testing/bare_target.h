@@ -7,7 +7,7 @@
 
 namespace fusor::test {
 
-// The built-in description of a device, without a vendor library.
+// Describes a built-in target without a vendor library.
 class BareTarget final : public ir::TargetQueries {
  public:
   explicit BareTarget(const std::string& name = "cpu-avx512")

@@ -21,14 +21,14 @@ class Blocks {
                            InputRole::kData, "x");
   }
 
-  // Inverted residual.
+  // An inverted residual block.
   Value* MobileNet(Value* x) {
     Value* y = Relu6(ConvNorm(x, 48, 1));
     y = Relu6(ConvNorm(y, 48, 3, 1, 48));
     return b_.Plus(ConvNorm(y, 16, 1), x);
   }
 
-  // The same with SiLU, a stride, and channels scaled by what they hold.
+  // An inverted residual block with SiLU, a stride, and squeeze and excitation.
   Value* EfficientNet(Value* x) {
     Value* y = Silu(ConvNorm(x, 32, 1));
     y = Silu(ConvNorm(y, 32, 5, 2, 32));

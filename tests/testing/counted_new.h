@@ -1,7 +1,7 @@
 #pragma once
 
-// Replaces operator new and delete of the program that includes this, once:
-// OnAllocation, which that program defines, hears of every allocation.
+// Replaces operator new and delete of the program. Include it in one file only.
+// Every allocation calls OnAllocation, which the program defines.
 
 #include <cstdlib>
 #include <new>

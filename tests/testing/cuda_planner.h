@@ -8,10 +8,10 @@
 
 namespace fusor::test {
 
-// Lays out convolutions and pooling as the CUDA backend does: activations in
-// NHWC, filters in KRSC. It has every convolution but those with a bias beside
-// anything else. Pooling and copies into another order are generated kernels,
-// as there.
+// Selects the layouts of the CUDA backend for convolutions and pooling: NHWC
+// for activations, KRSC for filters. Offers every convolution except those that
+// fuse a bias with another op. As in the CUDA backend, pooling and layout
+// copies are generated kernels.
 class ChannelsLastCompiler : public FakeCompiler {
  public:
   using FakeCompiler::FakeCompiler;
@@ -19,8 +19,8 @@ class ChannelsLastCompiler : public FakeCompiler {
       const ir::Node& node) const override;
 };
 
-// The CUDA plug-in's compiler for the target, where the build has the plug-in;
-// else a ChannelsLastCompiler.
+// Returns the CUDA plug-in's compiler for the target if the build has the
+// plug-in, otherwise a ChannelsLastCompiler.
 std::unique_ptr<codegen::TargetCompiler> CudaPlanner(const std::string& target);
 
 }  // namespace fusor::test

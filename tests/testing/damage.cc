@@ -7,7 +7,7 @@
 namespace fusor::test {
 namespace {
 
-// Where the arithmetic of readers ends.
+// Limits of the number types that readers parse.
 constexpr const char* kNumbers[] = {
     "-1",      "0",           "1e999", "nan",
     "1048577", "2147483648",  "0.5",   "4294967296",
@@ -39,7 +39,7 @@ void Edit(std::string& text, uint64_t seed, uint32_t edit) {
       if (r[2] % 8 == 0) text.resize(at);
       break;
     default: {
-      // In the place of the next number.
+      // Replaces the next number.
       const size_t begin = text.find_first_of("0123456789", at);
       if (begin == std::string::npos) break;
       const size_t end = text.find_first_not_of("0123456789.", begin);

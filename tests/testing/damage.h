@@ -7,23 +7,23 @@
 
 #include "ir/support/error.h"
 
-// What a file may have become on its way to a reader.
+// Damages files, to test their readers.
 namespace fusor::test {
 
-// `whole`, which is not empty, with one to four edits: bytes changed, left out
-// or put twice, punctuation and numbers put in, the end cut off. A pure
-// function of its arguments.
+// Returns `whole` with one to four edits: bytes changed, removed or repeated,
+// punctuation or numbers inserted, the end cut off. Depends only on its
+// arguments. REQUIRES: `whole` is not empty.
 std::string Damage(const std::string& whole, uint64_t seed);
 
-// Of calls of a reader, how many accepted what they were given.
+// Counts the inputs that a reader accepted and rejected.
 struct DamageCounts {
   int accepted = 0;
   int rejected = 0;
 };
 
-// Gives `read` that many damaged forms of `whole`. A rejection that is no Error
-// of this code, or that takes more than one line, fails the test. Others are
-// tried by --gtest_shuffle --gtest_random_seed=N.
+// Calls `read` on `count` damaged forms of `whole`. Fails the test if it throws
+// anything but an Error with this code and a one-line message. To try other
+// forms, pass --gtest_shuffle --gtest_random_seed=N.
 DamageCounts ReadDamaged(const std::string& whole, int count, ErrorCode code,
                          const std::function<void(const std::string&)>& read);
 

@@ -124,7 +124,7 @@ std::vector<std::string> NamesFrom(const Value& subject) {
   return names;
 }
 
-// Corrupts the first of `names` that still is a floating-point value of the
+// Corrupts the first of `names` that is still a floating-point value of the
 // graph, or of a fusion's body if the graph has fusions. Returns false if there
 // is none.
 bool CorruptGraph(Graph& graph, FaultKind kind,
@@ -152,7 +152,7 @@ bool CorruptGraph(Graph& graph, FaultKind kind,
   return false;
 }
 
-// Returns an op with another result for nearly all operands.
+// Returns an op whose result differs for nearly all operands.
 ScalarOp Substitute(ScalarOp op) {
   switch (op) {
     case ScalarOp::kNeg:

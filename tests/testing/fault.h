@@ -23,9 +23,9 @@ enum class FaultKind {
 struct Fault {
   FaultKind kind = FaultKind::kNone;
   std::string place;  // the pass; kKernel: the kernel's name
-  // The value that the rewrite is about: the fault is triggered when the pass
-  // is about to make that rewrite. Empty: triggered after the pass. kKernel:
-  // the scalar op that is miscompiled.
+  // The value that the rewrite replaces: the fault is triggered just before the
+  // pass makes that rewrite. If empty, it is triggered after the pass. For
+  // kKernel: the scalar op that is miscompiled.
   std::string subject;
 };
 

@@ -4,7 +4,7 @@
 
 namespace fusor::test {
 
-// A TCP port of this host that nothing listens on.
+// Returns a free TCP port of this host.
 inline int FreePort() { return runtime::Socket::Listen("127.0.0.1", 0).port(); }
 
 }  // namespace fusor::test

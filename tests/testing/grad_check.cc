@@ -17,7 +17,8 @@ using ir::Graph;
 using ir::Tensor;
 using ir::Value;
 
-// <results, weights>, where the weights are arbitrary but fixed.
+// Returns the dot product of the floating-point results and arbitrary, fixed
+// weights.
 Value* WeightedSum(Builder& b, const std::vector<Value*>& results) {
   Value* sum = nullptr;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -35,7 +36,7 @@ Value* WeightedSum(Builder& b, const std::vector<Value*>& results) {
   return sum;
 }
 
-// Adds the inputs, too.
+// Adds the inputs to the graph and returns the loss.
 Value* BuildLoss(const GraphFunction& function,
                  const std::vector<Tensor>& inputs, Graph& graph) {
   std::vector<Value*> values;
@@ -52,7 +53,8 @@ double Loss(const Graph& graph, const std::vector<Tensor>& inputs) {
   return Interpret(graph, inputs, EvalMode::kExact)[0].data[0];
 }
 
-// O(step^4): the error is about 1e-12 of the fifth derivative.
+// Four-point formula: the error is O(step^4), about 1e-12 of the fifth
+// derivative.
 double CentralDifference(const Graph& graph, std::vector<Tensor>& inputs,
                          double& x) {
   constexpr double kStep = 1e-3;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Gradients against finite differences.
+// Compares gradients with finite differences.
 
 #include <gtest/gtest.h>
 
@@ -12,15 +12,16 @@
 
 namespace fusor::test {
 
-// Builds the function under test from the graph's inputs: one or more results.
+// Builds the function under test from the graph's inputs. Returns one or more
+// results.
 using GraphFunction = std::function<std::vector<ir::Value*>(
     ir::Builder& builder, const std::vector<ir::Value*>& inputs)>;
 
-// Differentiates sum over the floating-point results of <result, random
-// weights> with respect to every floating-point input and compares each
-// element of each gradient with the four-point central difference, in fp64.
-// The function must be smooth within 2e-3 of the inputs. A gradient may differ
-// by `tolerance` times the largest of its input.
+// Differentiates the dot product of the floating-point results and random
+// weights with respect to every floating-point input, in fp64. Compares every
+// element of every gradient with the four-point central difference. The
+// function must be smooth within 2e-3 of the inputs. `tolerance` is relative to
+// the largest element of a gradient, or absolute if that is below 1.
 ::testing::AssertionResult GradCheck(const GraphFunction& function,
                                      const std::vector<ir::Tensor>& inputs,
                                      double tolerance = 1e-8);

@@ -12,7 +12,8 @@
 namespace fusor::test {
 namespace {
 
-// The first line in which the texts differ, numbered from 1.
+// Describes the first line in which the texts differ. Lines are numbered from
+// 1.
 std::string FirstDifference(const std::string& expected,
                             const std::string& actual) {
   std::istringstream a(expected);

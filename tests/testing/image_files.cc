@@ -20,9 +20,9 @@ namespace {
 
 using runtime::Image;
 
-// Compresses rows of `components` bytes a pixel with the parameters that
-// `setup` chooses. libjpeg's default error handler exits with a message, which
-// suits a test.
+// Compresses rows of `components` bytes per pixel with the parameters that
+// `setup` chooses. libjpeg's default error handler prints a message and exits,
+// which is fine in a test.
 template <typename Setup>
 Bytes Compress(std::span<const uint8_t> pixels, int width, int height,
                int components, J_COLOR_SPACE space, Setup setup) {

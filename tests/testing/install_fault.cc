@@ -1,5 +1,5 @@
-// Linked into programs for tests: injects the fault that the environment
-// variable INJECTED_FAULT describes (ParseFault) into every compilation.
+// Link this into a test program to inject the fault in the environment variable
+// INJECTED_FAULT (see ParseFault) into every compilation.
 
 #include <cstdlib>
 

@@ -13,7 +13,7 @@ namespace {
 using ir::Node;
 using ir::Tensor;
 using ir::Value;
-using Values = std::map<const Value*, Tensor>;  // of one rank
+using Values = std::map<const Value*, Tensor>;  // per rank
 
 Tensor SumOverRanks(const Value* operand, const std::vector<Values>& ranks,
                     ir::EvalMode mode) {
@@ -40,7 +40,7 @@ Tensor Gather(const Node& node, size_t i, const std::vector<Values>& ranks) {
   return all;
 }
 
-// Rank r's part of a sum, filled up with zeros.
+// Returns the shard of a sum that `rank` receives, padded with zeros.
 Tensor PartOf(const Tensor& sum, const Value& result, size_t rank) {
   Tensor part{result.type(), {}};
   const auto n = static_cast<size_t>(part.type.num_elements());

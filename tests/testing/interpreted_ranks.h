@@ -7,9 +7,9 @@
 
 namespace fusor::test {
 
-// The interpreter for several ranks: runs the graph on all of them in step,
-// `inputs` of each, with collectives between them. Sums are in the order of
-// ranks and rounded once. Returns the outputs of each.
+// Interprets the graph on several ranks in lockstep, including collectives.
+// `inputs` and the result have one entry per rank. Sums over ranks add in rank
+// order and round once.
 std::vector<std::vector<ir::Tensor>> InterpretRanks(
     const ir::Graph& graph, const std::vector<std::vector<ir::Tensor>>& inputs,
     ir::EvalMode mode);

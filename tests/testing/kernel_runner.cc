@@ -20,7 +20,8 @@ int64_t Padded(int64_t bytes) {
          codegen::kBufferAlignment;
 }
 
-// Members of a span lie one after the other, each padded.
+// Allocates a buffer whose members are contiguous, each padded to the
+// alignment.
 Bytes Allocate(const std::vector<ir::TensorType>& members) {
   int64_t bytes = 0;
   for (const ir::TensorType& type : members) bytes += Padded(type.num_bytes());
@@ -77,7 +78,7 @@ std::vector<ir::Tensor> RunWithKernels(const ir::Graph& graph,
                                        const ir::Target& target,
                                        const FusionVisitor& visit) {
   std::unordered_map<const ir::Value*, ir::Tensor> values;
-  std::unordered_map<const ir::Value*, size_t> left;  // readings
+  std::unordered_map<const ir::Value*, size_t> left;  // uses left
   for (size_t i = 0; i < inputs.size(); ++i) values[graph.input(i)] = inputs[i];
   for (const auto& node : graph.nodes()) {
     for (const ir::Value* input : node->inputs()) ++left[input];

@@ -9,15 +9,15 @@
 
 namespace fusor::test {
 
-// A fusion node that has run, on these operands.
+// Called after each fusion node with its operands and results.
 using FusionVisitor = std::function<void(
     const ir::Node& fusion, std::span<const ir::Tensor* const> operands,
     std::span<const ir::Tensor> results)>;
 
-// Runs an optimised graph: fusion nodes lowered to kernels, verified and
-// interpreted; every other node by the IR's interpreter in typed mode. So it is
-// the typed interpreter but for the order in which kernels add up, and for what
-// they keep in registers without rounding it to 16 bit.
+// Runs an optimised graph. Lowers each fusion node to a kernel, verifies and
+// interprets it. Interprets every other node in typed mode. Differs from the
+// typed interpreter only in the summation order of kernels and in 16-bit values
+// that kernels keep in registers unrounded.
 std::vector<ir::Tensor> RunWithKernels(const ir::Graph& graph,
                                        std::span<const ir::Tensor> inputs,
                                        const ir::Target& target,

@@ -1,6 +1,6 @@
 #pragma once
 
-// Short forms of kernel IR statements, for kernels written by hand.
+// Short constructors of kernel IR statements, for handwritten kernels.
 
 #include <initializer_list>
 #include <utility>

@@ -10,15 +10,15 @@
 
 namespace fusor::test {
 
-// A library of convolutions, for cpu-avx512, that are all equally fast, in the
-// layouts that a test says.
+// A convolution library for cpu-avx512 in the layouts that a test offers. All
+// candidates are equally fast.
 class LayoutLibrary final : public ir::TargetQueries {
  public:
   struct Candidate {
     std::string name;
     std::string layout;  // of input and result; empty: row-major
   };
-  // In the library's order.
+  // Returns the candidates in the library's order.
   using Offer = std::function<std::vector<Candidate>(const ir::Node&)>;
 
   explicit LayoutLibrary(Offer offer) : offer_(std::move(offer)) {}

@@ -15,7 +15,7 @@ namespace {
 
 CallMemory* call_memory = nullptr;
 
-// Of the call and its operands' bits.
+// Hashes the call and its operands bit by bit.
 uint64_t HashOf(const ir::Node& call,
                 std::span<const ir::Tensor* const> operands) {
   uint64_t hash = HashBytes(codegen::Print(codegen::CallOf(call)));
@@ -28,8 +28,7 @@ uint64_t HashOf(const ir::Node& call,
   return hash;
 }
 
-// As cuDNN: what is added lies where the result does, and is given nowhere
-// else.
+// Checks that, as for cuDNN, the addend is stored in the result's buffer.
 void CheckAddsInPlace(const codegen::LibraryCall& call, void* const* args) {
   if (call.body == nullptr) return;
   const std::optional<size_t> operand = ir::AccumulatedInput(*call.body);

@@ -11,9 +11,9 @@
 
 namespace fusor::test {
 
-// While one lives, the results of library calls are kept: a reference that
-// makes the calls which a device has made, on equal operands, gets them for
-// little. One at a time, of one thread.
+// Caches the results of library calls during its lifetime. A reference that
+// repeats a device's calls on equal operands need not compute them again. Only
+// one may exist at a time, used by one thread.
 class CallMemory {
  public:
   CallMemory();
@@ -27,13 +27,14 @@ class CallMemory {
   std::unordered_map<uint64_t, std::vector<ir::Tensor>> results_;
 };
 
-// The interpreter's results in typed mode.
+// Returns the interpreter's results in typed mode, from the CallMemory if there
+// is one.
 std::vector<ir::Tensor> InterpretCall(
     const ir::Node& call, std::span<const ir::Tensor* const> operands);
 
-// Does what the vendor library would, by the interpreter's rules in typed mode.
-// `args`: operands, results and the workspace, where there is one: it is filled
-// with garbage.
+// Executes a library call with the interpreter in typed mode. `args` are the
+// operands, the results and, if the call has one, the workspace. Overwrites the
+// workspace with garbage, as a vendor library may.
 void RunLibraryCall(const codegen::LibraryCall& call, void* const* args);
 
 }  // namespace fusor::test

@@ -10,9 +10,9 @@
 
 namespace fusor::test {
 
-// A library of convolutions, direct and by Winograd in some dtypes, that are as
-// fast as the description of the target lets expect; no layouts but row-major
-// ones.
+// A convolution library with direct algorithms, and Winograd for the given
+// dtypes. Speeds are those that the target's description predicts. Layouts are
+// row-major.
 class ModelledLibrary final : public ir::TargetQueries {
  public:
   explicit ModelledLibrary(ir::Target target,

@@ -18,8 +18,8 @@
 namespace fusor::test {
 namespace {
 
-// Returns the outputs by name: all of them, or those of a training step that
-// do not depend on hyper-parameters.
+// Returns the outputs by name. For a training step, returns only the loss and
+// the gradients, which do not depend on hyper-parameters.
 std::map<std::string, ir::Tensor> Interpreted(const ir::Graph& graph,
                                               std::vector<ir::Tensor> inputs,
                                               const ModuleRun& run) {

@@ -16,7 +16,8 @@ using ir::Tensor;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// 0 for equal values of any kind, infinite where one is NaN or infinite.
+// Returns 0 for equal values and for two NaNs. Returns infinity if the values
+// differ and one is NaN or infinite.
 double Distance(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
   const double distance = std::fabs(a - b);
@@ -57,7 +58,7 @@ Tensor RandomTensor(const ir::TensorType& type, uint64_t seed, double low,
            << ir::ToString(actual.type) << " of " << actual.data.size()
            << " elements, expected " << ir::ToString(expected.type);
   }
-  double worst = 1;  // distance in units of what is allowed
+  double worst = 1;  // distance relative to the tolerance
   size_t where = actual.data.size();
   size_t count = 0;
   for (size_t i = 0; i < actual.data.size(); ++i) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Tensors with known contents and comparisons of tensors.
+// Makes tensors with known contents and compares tensors.
 
 #include <gtest/gtest.h>
 
@@ -11,23 +11,23 @@
 
 namespace fusor::test {
 
-// REQUIRES: as many values as the type has elements.
+// REQUIRES: `values` has one entry per element of the type.
 ir::Tensor MakeTensor(ir::TensorType type, std::vector<double> values);
 
-// Uniform in [low, high) from Philox stream `seed`, rounded to the dtype; the
-// integers low .. high-1 for integer dtypes, fair coins for bool.
+// Draws from Philox stream `seed`: floats uniform in [low, high) and rounded to
+// the dtype, integers from low to high - 1, bools with equal probability.
 ir::Tensor RandomTensor(const ir::TensorType& type, uint64_t seed,
                         double low = -1, double high = 1);
 
-// Every |actual - expected| <= absolute + relative * |expected|; NaN equals
-// NaN, infinities equal themselves. Types (but not layouts) must be equal. The
-// message names the worst element.
+// Checks |actual - expected| <= absolute + relative * |expected| for every
+// element. NaN equals NaN, infinities equal themselves. Types must be equal,
+// layouts need not. The message names the worst element.
 ::testing::AssertionResult AllClose(const ir::Tensor& actual,
                                     const ir::Tensor& expected, double relative,
                                     double absolute = 0);
 
-// max |actual - expected| / max |expected|, the plain maximum where all of
-// expected is zero; infinite when NaNs differ.
+// Returns max |actual - expected| / max |expected|, or the numerator if all of
+// `expected` is zero. Returns infinity if NaNs differ.
 double MaxRelativeError(const ir::Tensor& actual, const ir::Tensor& expected);
 
 }  // namespace fusor::test

@@ -89,7 +89,7 @@ void AddSourcesAndShape(OpSamples& all) {
         kAll}});
   all.insert({"concat", {{x, x}, {{"dim", int64_t{1}}}, kAll}});
   all.insert({"copy", {{x}, {{"layout", std::string("ba")}}, kAll}});
-  // In other orders they are views of what lies so.
+  // With another order, flatten is a view that requires a matching layout.
   all.insert({"flatten", {{x}, {{"order", std::string()}}, kAll}});
   all.insert(
       {"unflatten",

@@ -1,7 +1,7 @@
 #pragma once
 
 // For every op of the registry, ways to apply it and the dtypes that it
-// accepts: what tests of all ops run through. An op without a sample fails
+// accepts. Tests of all ops iterate over them. An op without a sample fails
 // tests/ir/ops/registry_test.cc.
 
 #include <functional>
@@ -15,8 +15,7 @@
 
 namespace fusor::test {
 
-// One way to apply an op, with operands of the dtype under test, or of a fixed
-// one.
+// An operand of the dtype under test, or of a fixed dtype.
 struct SampleOperand {
   ir::Shape shape;
   std::optional<ir::DType> fixed = std::nullopt;
@@ -27,16 +26,17 @@ struct SampleOperand {
 struct OpSample {
   std::vector<SampleOperand> operands;
   ir::Attrs attrs;
-  // That it accepts; empty: it takes no operand of the dtype under test.
+  // The dtypes that the op accepts. Empty if no operand has the dtype under
+  // test.
   std::set<ir::DType> dtypes;
 };
 
-// By op. All but `fusion`, which has its body's operands and results.
+// Samples by op. `fusion` has none: its body determines its operands.
 using OpSamples = std::multimap<std::string, OpSample, std::less<>>;
 const OpSamples& AllOpSamples();
 
-// Operands of the sample in `dtype` where they have none of their own; results
-// of the op on them are finite.
+// Draws operands of the sample, in `dtype` unless their dtype is fixed. The
+// op's results on them are finite.
 std::vector<ir::Tensor> SampleOperands(const OpSample& sample, ir::DType dtype);
 
 }  // namespace fusor::test

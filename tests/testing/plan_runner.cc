@@ -19,7 +19,7 @@ using codegen::Step;
 class HostMemory {
  public:
   explicit HostMemory(const Plan& plan) : plan_(plan) {
-    // The bytes of a NaN in every float type, and large as an integer.
+    // 0xff bytes are NaN in every float type, and all bits set as an integer.
     for (const codegen::Arena& arena : plan.arenas) {
       arenas_.emplace_back(arena.bytes + codegen::kBufferAlignment, 0xff);
     }

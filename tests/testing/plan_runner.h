@@ -14,7 +14,7 @@ namespace fusor::test {
 // Fuses the graph and its updates, lowers the fusions and plans the graph for
 // `compiler`.
 struct Planned {
-  std::unique_ptr<ir::Graph> graph;  // what was planned
+  std::unique_ptr<ir::Graph> graph;  // the planned graph
   codegen::LoweredNodes lowered;
   codegen::Plan plan;
 };
@@ -22,13 +22,14 @@ Planned FuseAndPlan(const ir::Graph& graph,
                     const codegen::TargetCompiler& compiler,
                     const codegen::PlanOptions& options = {});
 
-// The lowered kernels of the graph's fusion nodes.
+// Lowers the graph's fusion nodes to kernels.
 codegen::LoweredNodes LowerAll(const ir::Graph& graph,
                                const ir::Target& target);
 
-// Runs a plan on the host, every buffer at its planned place and all memory
-// garbage at first: kernels by InterpretKernel, calls by the interpreter's
-// rules in typed mode. One tensor per output, of its buffer's type.
+// Runs a plan on the host with every buffer at its planned offset. All memory
+// contains garbage at first. Interprets kernels with InterpretKernel, and
+// library calls in typed mode. Returns one tensor per output, of its buffer's
+// type.
 std::vector<ir::Tensor> RunPlan(const codegen::Plan& plan,
                                 std::span<const ir::Tensor> inputs);
 

@@ -58,7 +58,8 @@ const Step& PlanWatch::NextStep() const {
   return plan_.steps[num_issued_];
 }
 
-// The first address within an arena tells where it lies.
+// Derives the arena's base from the first address within it, and checks later
+// addresses against that base.
 void PlanWatch::Locate(int b, const void* address) {
   const codegen::Arena& arena = plan_.arenas[buffer(b).arena];
   char*& base = bases_[buffer(b).arena];
@@ -164,7 +165,7 @@ void PlanWatch::Run(int step, int queue, const QueueClock& clock) {
     if (UseOfArg(plan_, s, a) == ArgUse::kRead) continue;
     for (int part : Parts(s.args[a])) Write(part, a, step, queue, clock);
   }
-  // What scratch memory holds is no value.
+  // Scratch memory holds no value after the step.
   for (size_t a = 0; a < s.args.size(); ++a) {
     if (UseOfArg(plan_, s, a) != ArgUse::kScratch) continue;
     ForEachLine(s.args[a], [](Line& line) { line.buffer = kGarbage; });
@@ -215,8 +216,8 @@ void PlanWatch::Write(int b, size_t arg, int step, int queue,
   });
 }
 
-// The step does not read `old`, or reads it exactly where argument `result`
-// lies and may do so.
+// Returns true if the step does not read `old`, or may reuse it in place for
+// argument `result` and both have the same offset.
 bool PlanWatch::MayOverwrite(int old, const Step& step, size_t result) const {
   const std::vector<codegen::InPlace>& pairs = InPlaceOf(plan_, step);
   const Buffer& to = buffer(step.args[result]);

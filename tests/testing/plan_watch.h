@@ -11,50 +11,52 @@
 
 namespace fusor::test {
 
-// Of each queue of a device, how many pieces of its work had ended.
+// Counts the finished work items of each queue of a device.
 inline constexpr size_t kMaxQueues = 16;
 using QueueClock = std::array<int64_t, kMaxQueues>;
 
-// Looks on while a device runs a plan, and follows which value lies in every
-// 64 bytes of its arenas. It knows the plan and the addresses that steps were
-// given, but nothing of VerifyPlan, nor of the executor. Throws kInternal,
-// naming step and buffer, when a step
-//   - is not the plan's next one, or its arguments lie elsewhere than planned;
-//   - has arguments that are shorter than its kernel or call takes;
-//   - reads another value than the plan says, or one that is not there;
-//   - touches memory that work which need not have ended writes, or reads in
-//     order to have it overwritten.
+// Checks a device while it runs a plan, and tracks which value every 64 bytes
+// of its arenas hold. It uses only the plan and the addresses passed to steps,
+// and shares no code with VerifyPlan or the executor. Throws kInternal, naming
+// step and buffer, if a step
+//   - is not the plan's next one, or has arguments at other addresses than
+//     planned;
+//   - has arguments that are shorter than its kernel or call requires;
+//   - reads another value than planned, or memory that holds none;
+//   - accesses memory that unfinished work may still write, or overwrites
+//     memory that unfinished work may still read.
 class PlanWatch {
  public:
-  // Whether the bytes lie within one piece of the device's memory.
+  // Returns whether the bytes are within one allocation of the device.
   using Owns = std::function<bool(const char* begin, int64_t bytes)>;
 
-  // `started`: the work that the device had before the plan. The plan must
-  // outlive the watch.
+  // `started` is the work that the device had been given before the plan. The
+  // plan must outlive the watch.
   PlanWatch(const codegen::Plan& plan, Owns owns, QueueClock started);
 
-  // The next step is enqueued: a kernel or call of the plan, or a collective
-  // on so many bytes. Returns its number. What is in memory that is dead
-  // between steps becomes garbage: NaN, as a number.
+  // Records that the next step is enqueued: a kernel or call of the plan, or a
+  // collective. Returns its number. Fills memory that is dead between steps
+  // with NaN bytes.
   int Issue(const void* work, void* const* args);
   int IssueCollective(const runtime::Collective& collective);
-  // The step runs, as the last of the work that `clock` counts, on `queue`.
+  // Records that the step runs on `queue`. It is the last work item that
+  // `clock` counts.
   void Run(int step, int queue, const QueueClock& clock);
 
   bool ended() const { return num_run_ == plan_.steps.size(); }
-  // Inputs, constants and outputs have the values that they should.
+  // Checks that inputs, constants and outputs have their values at the end.
   void CheckEnd() const;
 
  private:
   static constexpr int kGarbage = -1;
   static constexpr int64_t kLine = codegen::kBufferAlignment;
 
-  // A line of an arena.
+  // The state of kLine bytes of an arena.
   struct Line {
-    int buffer = kGarbage;  // whose value it has
-    int writer = -1;        // queue; -1: nobody, or before the plan
-    int64_t written = 0;    // by that queue's clock
-    std::array<int64_t, kMaxQueues> read{};  // by each queue's clock
+    int buffer = kGarbage;  // whose value it holds
+    int writer = -1;        // queue; -1: none, or written before the plan
+    int64_t written = 0;    // time by that queue's clock
+    std::array<int64_t, kMaxQueues> read{};  // last read, by each queue's clock
   };
 
   const codegen::Buffer& buffer(int b) const { return plan_.buffers[b]; }
@@ -73,8 +75,8 @@ class PlanWatch {
   const codegen::Plan& plan_;
   const Owns owns_;
   const QueueClock started_;
-  std::vector<char*> bases_;              // of arenas; null: not known yet
-  std::vector<std::vector<Line>> lines_;  // of arenas
+  std::vector<char*> bases_;              // by arena; null: not yet known
+  std::vector<std::vector<Line>> lines_;  // by arena
   size_t num_issued_ = 0;
   size_t num_run_ = 0;
 };

@@ -31,7 +31,7 @@ class Generator : public ValuePool {
     }
   }
 
-  // Inputs of the types of `operands`, with their bounds.
+  // Adds inputs with the types and bounds of `operands`.
   void AddInputsLike(const std::vector<Value*>& operands,
                      const Generator& outer) {
     for (const Value* operand : operands) {
@@ -44,7 +44,7 @@ class Generator : public ValuePool {
 
   void Grow(int nodes) {
     const size_t enough = graph_.nodes().size() + static_cast<size_t>(nodes);
-    // An attempt may find no operands that fit.
+    // An attempt may find no matching operands.
     for (int attempt = 0; attempt < 20 * nodes; ++attempt) {
       if (graph_.nodes().size() >= enough) return;
       if (options_.states && draw_.Chance(0.3)) {
@@ -58,7 +58,8 @@ class Generator : public ValuePool {
     std::vector<bool> taken(graph_.inputs().size(), false);
     int count = 0;
     for (Value* value : AllValues()) {
-      if (!bounds_.contains(value)) continue;  // a constant of one user
+      if (!bounds_.contains(value))
+        continue;  // a constant that belongs to one user
       if (!graph_.IsUnused(value) && !draw_.Chance(0.05)) continue;
       if (value->producer() == nullptr && !graph_.IsUnused(value) &&
           !options_.inputs_as_outputs) {
@@ -140,7 +141,7 @@ class Generator : public ValuePool {
     }
   }
 
-  // Whether results of the dtype may leave its range.
+  // Returns whether results of the dtype may overflow.
   bool Wraps(DType dtype) const {
     return options_.wrap && (dtype == DType::kU8 || dtype == DType::kBool);
   }
@@ -265,7 +266,7 @@ class Generator : public ValuePool {
     }
   }
 
-  // Merges two neighbours, splits one, or flattens.
+  // Merges two adjacent dimensions, splits one, or flattens.
   Shape OtherShape(const Shape& shape) {
     Shape other = shape;
     if (shape.size() >= 2 && draw_.Chance(0.5)) {
@@ -409,7 +410,7 @@ class Generator : public ValuePool {
     }
   }
 
-  // A state of the same type that has no next value yet, or -1.
+  // Returns a state of the same type without a next value, or -1.
   int Alias(const Value& value, std::vector<bool>& taken) {
     for (size_t i = 0; i < taken.size(); ++i) {
       const ir::Input& input = graph_.inputs()[i];

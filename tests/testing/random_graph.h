@@ -26,7 +26,7 @@ enum OpClass : unsigned {
   // sum_of_squares, flatten, collectives of one rank, space_to_depth.
   kNoGradient = 256,
   kDifferentiable = kAllOps | kLibrary | kMisc,
-  // With layouts and fusions: every op of the registry.
+  // Every op of the registry, if layouts and fusions are enabled, too.
   kEveryOp = kDifferentiable | kNoGradient,
 };
 
@@ -36,32 +36,32 @@ struct RandomGraphOptions {
   int max_rank = 4;
   int64_t max_extent = 6;  // of inputs
   unsigned ops = kAllOps;
-  std::vector<ir::DType> dtypes = {ir::DType::kF32};  // of inputs and casts
+  std::vector<ir::DType> dtypes = {ir::DType::kF32};  // for inputs and casts
   bool layouts = false;  // inputs in permuted and blocked layouts
   bool states = false;   // parameters among the inputs, aliases, locations
   bool fusions = false;  // some nodes are fusions of small random bodies
   double repeat = 0;     // chance that a second operand is the first one
   bool wrap = false;     // u8 and bool may leave their range
-  bool inputs_as_outputs = false;  // also of inputs that have other uses
+  bool inputs_as_outputs = false;  // including inputs that have other uses
 };
 
-// A verified graph, the same for the same seed and options on every machine.
-// Every value is used or an output, except statistics and positions of library
-// ops. For the inputs of RandomInputs all values
-// are finite and far from overflow in every dtype: logarithms, roots, quotients
-// and powers are taken of positive operands, and large values pass through
-// tanh, or a clamp for integers, before they grow further.
+// Returns a verified graph, the same for the same seed and options on every
+// machine. Every value is used or an output, except statistics and positions of
+// library ops. For RandomInputs, all values are finite and far from overflow in
+// every dtype. To that end, logarithms, roots, quotients and powers have
+// positive operands, and large values are reduced by tanh (integers: clamped)
+// before they grow further.
 std::unique_ptr<ir::Graph> RandomGraph(uint64_t seed,
                                        const RandomGraphOptions& options = {});
 
-// A random graph as a model: floating inputs are its weights, and output "loss"
-// is the sum of its floating outputs. REQUIRES: the options allow no op of
-// kNoGradient, no fusions, no layouts and no states.
+// Returns a random graph as a model: its floating-point inputs are weights, and
+// output "loss" is the sum of its floating-point outputs. REQUIRES: the options
+// allow no op of kNoGradient, no fusions, no layouts and no states.
 std::unique_ptr<ir::Graph> RandomModel(uint64_t seed,
                                        const RandomGraphOptions& options);
 
-// One tensor for each input of any graph: floats in [-2, 2), integers from -4
-// (u8: 0) to 4, bools; exact in their dtype.
+// Returns one tensor per input of any graph: floats in [-2, 2), integers from
+// -4 (u8: 0) to 4, or bools. All are exact in their dtype.
 std::vector<ir::Tensor> RandomInputs(const ir::Graph& graph, uint64_t seed);
 
 }  // namespace fusor::test

@@ -61,7 +61,7 @@ TEST(RandomGraph, ReachesEveryOpOfItsClasses) {
   }
 }
 
-// An op that is new needs a place in the generator.
+// Fails until the generator covers a new op.
 TEST(RandomGraph, ReachesEveryOpOfTheRegistry) {
   std::set<std::string> reached;
   for (const bool layouts : {false, true}) {
@@ -79,7 +79,7 @@ TEST(RandomGraph, ReachesEveryOpOfTheRegistry) {
   }
 }
 
-// Share of subtractions of a value from itself.
+// Returns the share of subtractions whose operands are the same value.
 double RepeatedShare(double chance) {
   int64_t all = 0;
   int64_t repeated = 0;
@@ -115,7 +115,7 @@ TEST(RandomGraph, KeepsToTheClassesAskedFor) {
 
 class RandomGraphValues : public ::testing::TestWithParam<DType> {};
 
-// Every dtype alone, and mixed with f32 so that casts occur.
+// Tests every dtype by itself, and mixed with f32 so that casts occur.
 TEST_P(RandomGraphValues, AreFinite) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     std::vector<DType> dtypes{GetParam()};

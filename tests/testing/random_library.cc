@@ -48,12 +48,12 @@ class LibraryOps {
   // --- Operands
   // ---------------------------------------------------------------
   static int64_t Channels(Draw& draw) {
-    // Around the blocks of vendor libraries' layouts.
+    // Values around the channel blocks of vendor libraries' layouts.
     constexpr int64_t kChannels[] = {1, 2, 3, 4, 6, 8, 15, 16, 17, 32};
     return kChannels[draw.Below(std::size(kChannels))];
   }
 
-  // A floating image of at most `bound`: x in another shape, or an input.
+  // Returns a floating-point image of at most `bound`: x reshaped, or an input.
   Value* Image(Value* x, double bound) {
     const bool fits = ir::IsFloat(x->type().dtype) && x->type().rank() <= 4;
     if (!fits || draw_.Chance(0.3)) {
@@ -84,8 +84,8 @@ class LibraryOps {
     return floats.empty() ? DType::kF32 : draw_.Pick(floats);
   }
 
-  // A floating value of at most `bound`: one that exists, or a new input, whose
-  // name in the graph starts with `name`.
+  // Returns a floating-point value of at most `bound`: an existing one, or a
+  // new input whose name starts with `name`.
   Value* Operand(const TensorType& type, double bound, const char* name) {
     Value* same = pool_.ValueWith([&](const Value* v) {
       return v->type() == type && pool_.Bound(v) <= bound;
@@ -96,26 +96,26 @@ class LibraryOps {
     return Bound(input) <= bound ? input : pool_.Tame(input, bound);
   }
 
-  // "", or now and then the name of another floating dtype.
+  // Returns "f32" with a chance of 20% for 16-bit operands, otherwise "".
   std::string ResultDType(DType operand) {
     if (operand == DType::kF32 || operand == DType::kF64) return "";
     return draw_.Chance(0.2) ? "f32" : "";
   }
 
-  // Scaled so that a sum of `count` products of two values stays in range.
+  // Returns a bound for two factors, such that a sum of `count` products stays
+  // in range.
   double FactorBound(DType dtype, int64_t count) const {
     return std::max(
         1.0, std::sqrt(MagnitudeLimit(dtype) / static_cast<double>(count)));
   }
 
-  // The result, if it stays in range; else what becomes of it by tanh.
+  // Adopts y, and returns it if it stays in range, otherwise its tanh.
   Value* AdoptSum(Value* y, double bound) {
     pool_.Adopt(y, bound);
     return pool_.Tame(y, MagnitudeLimit(y->type().dtype));
   }
 
-  // --- Convolution
-  // --------------------------------------------------------------
+  // --- Convolution ----------------------------------------------------------
   void Convolution(Value* x) {
     x = Image(x, 4);
     if (x == nullptr) return;
@@ -170,7 +170,7 @@ class LibraryOps {
     return kExtents[draw_.Below(std::size(kExtents))];
   }
 
-  // One of the two of a convolution, for a gradient of its own.
+  // Appends one of the two gradients of a convolution.
   void ConvolutionGradient(const ir::Node& conv) {
     Attrs attrs;
     for (const char* name : {"stride", "pad", "dilation"}) {
@@ -199,8 +199,7 @@ class LibraryOps {
     }
   }
 
-  // --- Matrix products
-  // ------------------------------------------------------------
+  // --- Matrix products ------------------------------------------------------
   void Matmul(Value* x) {
     if (!ir::IsFloat(x->type().dtype)) return;
     x = pool_.RowMajor(x);
@@ -225,7 +224,7 @@ class LibraryOps {
     if (rows * n * k > kMaxMacs || rows * n > kMaxElements) return;
     Value* y = nullptr;
     const bool square = shape[rank - 2] == shape[rank - 1];
-    // x times itself, one of the two transposed or square.
+    // Multiplies x by itself if one side is transposed or x is square.
     if (draw_.Chance(0.3) && (ta != tb || square)) {
       y = b_.Matmul(x, x, ta, tb);
       if (y->type().num_elements() > kMaxElements) return;
@@ -247,8 +246,7 @@ class LibraryOps {
              bound);
   }
 
-  // --- Pooling
-  // --------------------------------------------------------------------
+  // --- Pooling --------------------------------------------------------------
   void Pool(Value* x) {
     x = Image(x, MagnitudeLimit(DType::kF16));
     if (x == nullptr) return;
@@ -297,8 +295,7 @@ class LibraryOps {
                 Bound(dy) * static_cast<double>(window[0] * window[1]));
   }
 
-  // --- Batch normalisation
-  // ----------------------------------------------------------
+  // --- Batch normalisation --------------------------------------------------
   void Norm(Value* x) {
     const bool flat = x->type().rank() == 2 && ir::IsFloat(x->type().dtype);
     x = flat ? pool_.Tame(x, kInputBound) : Image(x, kInputBound);
@@ -323,7 +320,7 @@ class LibraryOps {
     const Attrs attrs{
         {"epsilon", 1e-2}, {"relu", draw_.Chance(0.4)}, {"residual", residual}};
     ir::Node* node = b_.Add("batch_norm_train", in, attrs);
-    // Each is at most sqrt(n) deviations away.
+    // A normalised element is at most sqrt(n) deviations from the mean.
     const double count =
         static_cast<double>(type.num_elements() / type.shape[1]);
     const double bound = 2 * (kInputBound * std::sqrt(count) + kInputBound);
@@ -356,7 +353,8 @@ class LibraryOps {
       in.push_back(norm.output(norm.num_outputs() - 1));
     }
     const ir::Node* node = b_.Add("batch_norm_grad", in, norm.attrs());
-    // By 1 / sqrt(epsilon), and sums over all elements of a channel.
+    // The gradient has a factor 1 / sqrt(epsilon), and sums over all elements
+    // of a channel.
     const double count =
         static_cast<double>(x->type().num_elements() / x->type().shape[1]);
     const double bound = 40 * kInputBound * kInputBound * std::sqrt(count);
@@ -365,8 +363,7 @@ class LibraryOps {
     }
   }
 
-  // --- Others
-  // -----------------------------------------------------------------------
+  // --- Others ---------------------------------------------------------------
   void Mark(Value* x) {
     if (draw_.Chance(0.5)) {
       pool_.Adopt(b_.StopGradient(x), Bound(x));
@@ -382,7 +379,7 @@ class LibraryOps {
         b_.Random(key, step, {draw_.Between(1, 6), draw_.Between(1, 6)}), 1);
   }
 
-  // An index of this shape into a dimension of `extent`.
+  // Returns indices of this shape into a dimension of `extent`.
   Value* IndexInto(int64_t extent, Shape shape) {
     const DType dtype =
         draw_.Pick(std::vector<DType>{DType::kI32, DType::kI64, DType::kU8});
@@ -404,7 +401,7 @@ class LibraryOps {
     } else if (draw_.Chance(0.5)) {
       pool_.Adopt(b_.Take(x, IndexInto(shape[dim], {taken[dim]}), dim), bound);
     } else if (rank > 1) {
-      // All dimensions but the first are at indices of one shape.
+      // Indexes all dimensions except the first with indices of one shape.
       std::vector<Value*> indices;
       Ints dims{1};
       for (size_t d = 1; d < shape.size(); ++d) {
@@ -466,7 +463,7 @@ class LibraryOps {
     const DType dtype = x->type().dtype;
     if (ir::IsFloat(dtype) || dtype == DType::kBool) return;
     Value* y = pool_.Partner(x);
-    // Two's complement has no more bits than the larger operand.
+    // In two's complement, the result has no more bits than the larger operand.
     const double bits = 2 * std::max({Bound(x), Bound(y), 1.0});
     if (bits > MagnitudeLimit(dtype)) return;
     switch (draw_.Below(5)) {
@@ -487,7 +484,7 @@ class LibraryOps {
     }
   }
 
-  // Of several operands, some of them one value.
+  // Applies an op of several operands, some of them the same value.
   void Many(Value* x) {
     std::vector<Value*> operands;
     for (int64_t i = draw_.Between(1, 5); i > 0; --i) {
@@ -520,7 +517,7 @@ class LibraryOps {
                 Bound(x));
   }
 
-  // Of one rank.
+  // Applies a collective of one rank.
   void Collective(Value* x) {
     const double bound = Bound(x);
     x = pool_.RowMajor(x);

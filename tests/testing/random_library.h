@@ -5,8 +5,8 @@
 namespace fusor::test {
 
 // Appends one op of the classes kLibrary, kMisc and kNoGradient that the pool's
-// options allow, on x or on what is made of x, with its other operands. Appends
-// none where x does not fit.
+// options allow, on x or on a value derived from x, with its other operands.
+// Appends none if x does not fit.
 void AddLibraryOp(ValuePool& pool, ir::Value* x);
 
 }  // namespace fusor::test

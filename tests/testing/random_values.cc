@@ -32,7 +32,7 @@ double MagnitudeLimit(DType dtype) {
 
 TensorType ValuePool::InputType() {
   TensorType type{draw_.Pick(options_.dtypes), {}, {}};
-  // Shapes of inputs repeat, so that they meet in one op.
+  // Repeats shapes of inputs, so that they occur together in one op.
   if (!pool_.empty() && draw_.Chance(0.6)) {
     const Shape& shape = draw_.Pick(pool_)->type().shape;
     const size_t drop = static_cast<size_t>(draw_.Below(3));

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the parts of the random-graph generator share: random draws, and the
-// values of the graph that grows, each with a bound of its magnitude.
+// Shared parts of the random-graph generator: random draws, and the values of
+// the growing graph with bounds of their magnitudes.
 
 #include <cstdint>
 #include <string>
@@ -20,11 +20,11 @@ class Draw {
   explicit Draw(uint64_t seed) : seed_(seed) {}
 
   uint32_t Bits();
-  // In [0, n).
+  // Returns a number in [0, n).
   int64_t Below(int64_t n) {
     return static_cast<int64_t>(Bits() % static_cast<uint64_t>(n));
   }
-  // In [low, high].
+  // Returns a number in [low, high].
   int64_t Between(int64_t low, int64_t high) {
     return low + Below(high - low + 1);
   }
@@ -45,12 +45,12 @@ class Draw {
   uint64_t index_ = 0;
 };
 
-// Bound of |x| of every input.
+// Bound of |x| for every input.
 inline constexpr double kInputBound = 4;
-// Largest tensor that an op of a random graph makes.
+// Maximum size of a random graph's tensors.
 inline constexpr int64_t kMaxElements = 4096;
 
-// Bound of |x| below which nothing overflows, sums of f16 included.
+// Returns a bound of |x| below which nothing overflows, including sums in f16.
 double MagnitudeLimit(ir::DType dtype);
 
 class ValuePool {
@@ -63,17 +63,17 @@ class ValuePool {
   const RandomGraphOptions& options() const { return options_; }
   bool Allows(OpClass c) const { return (options_.ops & c) != 0; }
 
-  // Makes a value an operand of later ops.
+  // Makes a value available as an operand of later ops.
   ir::Value* Adopt(ir::Value* value, double bound = kInputBound);
   // REQUIRES: adopted.
   double Bound(const ir::Value* value) const { return bounds_.at(value); }
-  // Appends an input of the graph; of a state where options.states asks for
-  // some and `type` is floating.
+  // Appends an input of the graph. It is a state with some chance if
+  // options.states is set and `type` is floating-point.
   ir::Value* NewInput(const ir::TensorType& type, const std::string& name);
 
-  // Recent values twice as often, so that chains grow long.
+  // Returns a value. Recent ones are twice as likely, so that chains grow long.
   ir::Value* AnyValue();
-  // A value for which predicate(value) holds, or null.
+  // Returns a value for which predicate(value) holds, or null.
   template <typename Predicate>
   ir::Value* ValueWith(Predicate predicate) {
     std::vector<ir::Value*> fit;
@@ -82,24 +82,25 @@ class ValuePool {
     }
     return fit.empty() ? nullptr : draw_.Pick(fit);
   }
-  // A value of this type: one that exists, a broadcast of one, or a constant.
+  // Returns a value of this type: an existing one, a broadcast of one, or a
+  // constant.
   ir::Value* Match(const ir::TensorType& type);
-  // A second operand beside x, of its type: x itself with the chance
+  // Returns a second operand for x, of the same type: x itself with chance
   // options.repeat.
   ir::Value* Partner(ir::Value* x);
-  // Null where x does not fit.
+  // Returns null if x does not fit.
   ir::Value* BroadcastTo(ir::Value* x, const ir::TensorType& type);
   ir::Value* Compare(ir::Value* x);
-  // The value itself, or squeezed into a small range.
+  // Returns x, or x reduced to a small range.
   ir::Value* Tame(ir::Value* x, double bound);
-  // |x| + 1/2.
+  // Returns |x| + 1/2.
   ir::Value* Positive(ir::Value* x);
-  // x in the row-major layout.
+  // Returns x in the row-major layout.
   ir::Value* RowMajor(ir::Value* x);
 
   double Number(ir::DType dtype);
   ir::Layout RandomLayout(const ir::TensorType& type);
-  // Greater than 1. REQUIRES: n > 1.
+  // Returns a divisor greater than 1. REQUIRES: n > 1.
   int64_t Divisor(int64_t n);
 
  protected:

@@ -5,7 +5,7 @@
 
 namespace fusor::test {
 
-// One pass on the graph, for a CPU. Whether it changed something.
+// Runs one pass on the graph, for a CPU. Returns whether it changed something.
 inline bool RunPass(bool (*pass)(ir::Graph&, passes::PassContext&),
                     ir::Graph& graph, const passes::PassOptions& options) {
   const BareTarget target;

@@ -65,7 +65,7 @@ std::unique_ptr<ir::Graph> SmallResNet(int64_t batch) {
 
 namespace {
 
-// A convolution and its normalisation, with parameters of their own.
+// Appends a convolution and its normalisation with new parameters.
 ir::Value* ConvNorm(ir::Builder& b, ir::Value* x, int64_t channels,
                     int64_t kernel, int64_t stride, const std::string& name) {
   using ir::DType;
@@ -92,7 +92,7 @@ ir::Value* ConvNorm(ir::Builder& b, ir::Value* x, int64_t channels,
   return norm.y;
 }
 
-// A graph with inputs "images" and "labels".
+// Returns a graph with inputs "images" and "labels".
 std::unique_ptr<ir::Graph> ImageGraph(const char* name, int64_t batch) {
   auto graph = std::make_unique<ir::Graph>(name);
   graph->AddInput({ir::DType::kF32, {batch, 3, 8, 8}, {}}, InputRole::kData,
@@ -101,7 +101,7 @@ std::unique_ptr<ir::Graph> ImageGraph(const char* name, int64_t batch) {
   return graph;
 }
 
-// A classifier of four classes, and its loss.
+// Appends a classifier of four classes and its loss.
 void AddLoss(ir::Builder& b, ir::Value* x) {
   using ir::DType;
   ir::Graph& graph = b.graph();

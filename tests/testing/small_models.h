@@ -15,20 +15,20 @@ namespace fusor::test {
 // [batch,12] and "labels" i32 [batch], four classes.
 std::unique_ptr<ir::Graph> SmallMlp(int64_t batch = 6);
 
-// resnet20-cifar for 8x8 images and ten classes, as trained.
+// resnet20-cifar in training mode, for 8x8 images and ten classes.
 std::unique_ptr<ir::Graph> SmallResNet(int64_t batch = 2);
 
-// A stem, a residual block and one with a downsampled shortcut, as in a
-// ResNet, for 8x8 images and four classes.
+// A ResNet's stem, a residual block and one with a downsampled shortcut, for
+// 8x8 images and four classes.
 std::unique_ptr<ir::Graph> SmallResidual(int64_t batch = 2);
 
-// A stem and three bottleneck blocks, the first with a wider shortcut, the last
-// with a downsampled one: every kind of place that a ResNet has for
-// normalisations in convolutions. For 8x8 images and four classes.
+// A stem and three bottleneck blocks: the shortcut of the first is widened,
+// that of the last is downsampled. Covers every position of a normalisation
+// next to a convolution in a ResNet. For 8x8 images and four classes.
 std::unique_ptr<ir::Graph> SmallBottlenecks(int64_t batch = 2);
 
-// The layers of vgg16-bn for 32x32 images and ten classes, each with that part
-// of the channels; fully connected ones have 64 features.
+// The layers of vgg16-bn for 32x32 images and ten classes, with 1 / `part` of
+// the channels. Fully connected layers have 64 features.
 std::unique_ptr<ir::Graph> NarrowVgg16Bn(models::Phase phase, int64_t batch = 4,
                                          int part = 8);
 

@@ -2,7 +2,7 @@
 
 namespace fusor::test {
 
-// A line or two of each format that speeds are read from.
+// One or two lines of each log format that speeds are parsed from.
 inline constexpr const char* kSpeedLines[] = {
     "DLL 2020-09-15 14:29:13.473765 - Epoch: 0 Iteration: 1  train.loss : "
     "7.09304  train.total_ips : 267.44 img/s\n",

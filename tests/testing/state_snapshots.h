@@ -6,11 +6,12 @@
 
 namespace fusor::test {
 
-// A state of several dtypes and layouts without a session: parameters of
-// `elements` elements, a counter, 16-bit state. Its values come from the seed.
+// Returns state of several dtypes and layouts without a session: parameters of
+// `elements` elements, a counter and 16-bit state. The seed determines its
+// values.
 runtime::StateSnapshot MakeState(uint64_t seed, int64_t elements = 512);
 
-// A header of which every field says `step`.
+// Returns a header whose fields are all derived from `step`.
 runtime::CheckpointHeader MakeHeader(int64_t step);
 
 }  // namespace fusor::test

@@ -13,8 +13,8 @@
 
 namespace fusor::test {
 
-// Training programs of one model, compiled and interpreted side by side on the
-// same state and data. The compiled ones are verified.
+// Runs training programs of one model side by side on the same state and data:
+// compiled, with verification, and interpreted.
 class StepParity {
  public:
   using Build = std::function<std::unique_ptr<ir::Graph>()>;
@@ -22,30 +22,30 @@ class StepParity {
   StepParity(runtime::Backend& backend, Build build,
              passes::PassOptions options);
 
-  // kTrain first. Returns the program's index.
+  // Adds a program, kTrain first. Returns its index.
   int AddProgram(codegen::ProgramKind kind);
-  // The same state for both.
+  // Initialises both sides with the same state.
   void InitializeState(uint64_t seed);
   void WriteState(const std::string& name, const std::vector<float>& values);
-  // For all programs that have such an input.
+  // Sets the input of all programs that have it.
   void Feed(const std::string& name, const ir::Tensor& tensor);
-  // Runs both.
+  // Runs both sides.
   void Step(int index);
 
-  // Fails the test where state, but for accumulators and weight copies, or a
+  // Fails the test if state (except accumulators and cached cast weights) or a
   // floating-point output of the last step differs by more than the tolerance,
-  // relative to its greatest element.
+  // relative to its largest element.
   void ExpectAgreement(double tolerance);
 
   runtime::Session& session() { return session_; }
-  // The compiled program.
+  // Returns the compiled program.
   runtime::Program& program(int index) const {
     return *session_.programs()[index];
   }
   const ir::Tensor& interpreted(const std::string& state) const {
     return interpreted_.Get(state);
   }
-  // Of the last step, by name.
+  // Returns an output of the last step by name.
   double interpreted_output(const std::string& name) const {
     return outputs_.at(name).data[0];
   }
@@ -56,11 +56,12 @@ class StepParity {
   const passes::PassOptions options_;
   runtime::Session session_;
   InterpretedSession interpreted_{ir::EvalMode::kTyped};
-  int last_ = 0;  // program that ran last
+  int last_ = 0;  // index of the program that ran last
   std::map<std::string, ir::Tensor> outputs_;
 };
 
-// All state of a session, by name, but accumulators and copies of weights.
+// Returns all state of a session by name, except accumulators and cached cast
+// weights.
 std::map<std::string, std::vector<float>> AllState(runtime::Session& session);
 
 }  // namespace fusor::test

@@ -4,7 +4,7 @@
 
 namespace fusor::test {
 
-// An empty folder of its own that goes away with the object.
+// A new empty folder, removed with the object.
 class TemporaryFolder {
  public:
   TemporaryFolder();

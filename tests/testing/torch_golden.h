@@ -1,6 +1,7 @@
 #pragma once
 
-// The PyTorch values under tests/golden/torch; its README.md describes them.
+// Reads the PyTorch values under tests/golden/torch. Its README.md describes
+// them.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,7 +12,7 @@
 
 namespace fusor::test {
 
-// The models with a stored training step, sorted.
+// Returns the models with a stored training step, sorted by name.
 std::vector<std::string> TorchModels();
 
 // One file of stored values.
@@ -22,7 +23,7 @@ class TorchGolden {
 
   const nlohmann::json& spec() const { return spec_; }
   bool Has(const std::string& name) const;
-  // Throws kInternal when there is none of that name.
+  // Throws kInternal if there is no tensor of that name.
   ir::Tensor Get(const std::string& name) const;
 
  private:

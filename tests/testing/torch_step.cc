@@ -20,14 +20,15 @@ constexpr uint32_t kSignStep = 3;
 constexpr size_t kProjections = 8;
 constexpr size_t kSamples = 256;
 
-// Element i is formula(U(step, site, i)), rounded to the dtype.
+// Sets element i to formula(U(step, site, i)), rounded to the dtype.
 template <typename Formula>
 Tensor Draw(ir::TensorType type, uint64_t seed, uint32_t step, uint32_t site,
             Formula formula) {
   Tensor tensor{std::move(type), {}};
   const auto count = static_cast<uint64_t>(tensor.type.num_elements());
   tensor.data.resize(count);
-  // RandomUniform(seed, step, site, 0, i), with one block for four elements.
+  // Equals RandomUniform(seed, step, site, 0, i), but uses each Philox block
+  // for four elements.
   for (uint64_t i = 0; i < count; i += 4) {
     const auto block =
         Philox({static_cast<uint32_t>(i >> 2), step, site, 0}, seed);
@@ -75,7 +76,7 @@ std::map<std::string, Tensor> DrawStepInputs(const json& spec,
     inputs[parameter[0]] = DrawParameter(parameter, seed, site++);
   }
   for (const std::string name : spec.at("running")) {
-    // A statistic has the shape of the layer's other vectors.
+    // A running statistic has the shape of the layer's bias.
     const std::string layer = name.substr(0, name.rfind('.'));
     Tensor tensor = inputs.at(layer + ".bias");
     const double start = name.ends_with("running_var") ? 1 : 0;
@@ -95,7 +96,7 @@ std::vector<double> Fingerprint(const Tensor& tensor, uint32_t position,
                                 uint64_t seed) {
   const std::vector<double>& x = tensor.data;
   std::vector<double> print(1 + kProjections, 0);
-  uint32_t four = 0;  // signs of as many elements
+  uint32_t four = 0;  // sign bits of four elements
   for (size_t i = 0; i < x.size(); ++i) {
     print[0] += x[i] * x[i];
     if (i % 4 == 0) four = Word(i >> 2, kSignStep, position, seed);

@@ -12,7 +12,7 @@ enum class Gradients {
   kShared,    // one matmul for all parameters, of different shapes
 };
 
-// Momentum updates of a few parameters of odd sizes, not yet fused.
+// Returns momentum updates of a few parameters of odd sizes, not yet fused.
 std::unique_ptr<ir::Graph> UpdateGraph(Gradients gradients);
 
 }  // namespace fusor::test
