@@ -2,7 +2,7 @@
 
 // Models in ONNX's format (.onnx): a protobuf message with the graph. Large
 // tensors may be in other files. Format: onnx.ai, "Open Neural Network
-// CollectiveTimeline Intermediate Representation".
+// Exchange Intermediate Representation".
 
 #include <cstdint>
 #include <map>

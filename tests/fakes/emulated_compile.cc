@@ -19,10 +19,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// ClusterGraph and type punning as the printed text means them.
+// Disables FMA contraction and allows type punning, as the printed text
+// expects.
 constexpr char kOptions[] =
     "-std=c++20 -Og -w -shared -fPIC -ffp-contract=off -fno-strict-aliasing";
-// Beyond that the oldest objects go.
+// Number of cached objects. The oldest are removed first.
 constexpr size_t kMostObjects = 200;
 
 std::string ReadFile(const std::string& path) {
@@ -30,7 +31,7 @@ std::string ReadFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Runs the compiler with these further options.
+// Runs the compiler with kOptions and `options`.
 void Compile(const TemporaryFolder& folder, const std::string& options) {
   const std::string command =
       fmt::format("{} {} {} 2>{}", FUSOR_CXX_COMPILER, kOptions, options,
@@ -41,7 +42,7 @@ void Compile(const TemporaryFolder& folder, const std::string& options) {
 }
 
 void RemoveOldest(const fs::path& folder) {
-  std::error_code ignored;  // others may do the same
+  std::error_code ignored;  // another process may remove the same files
   std::vector<std::pair<fs::file_time_type, fs::path>> objects;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     objects.emplace_back(entry.last_write_time(ignored), entry.path());
@@ -57,7 +58,7 @@ void RemoveOldest(const fs::path& folder) {
 void* LoadCompiled(const std::string& source) {
   const TemporaryFolder folder;
   std::ofstream(folder / "module.cc") << source;
-  // Without lines that would name the folder.
+  // -P omits line markers: they contain the temporary folder's name.
   Compile(folder, fmt::format("-E -P -I{} {} -o {}", FUSOR_SOURCE_DIR,
                               folder / "module.cc", folder / "module.ii"));
   const uint64_t key =
@@ -71,8 +72,8 @@ void* LoadCompiled(const std::string& source) {
           fmt::format("{} -o {}", folder / "module.ii", folder / "module.so"));
   void* handle = dlopen((folder / "module.so").c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) throw std::runtime_error(dlerror());
-  // By rename, for other processes may look there; in vain where the folder
-  // cannot be written.
+  // Renames a complete copy, since other processes read the folder. Ignores
+  // failures: the folder may be read-only.
   std::error_code failed;
   fs::create_directories(kept, failed);
   const fs::path part = kept / fmt::format("{:016x}.{}", key, getpid());

@@ -1,9 +1,9 @@
 #pragma once
 
-// What CUDA C++ has built in, for kernels' text compiled as C++ with
+// CUDA's built-ins for the text of kernels that is compiled as C++ with
 // FUSOR_EMULATED defined: see codegen/cuda/cuda_expressions.h and
-// emulated_gpu.h. The f32 functions are f64's, rounded, as the kernel
-// interpreter has them.
+// emulated_gpu.h. Functions of f32 round the f64 function's result, as the
+// kernel interpreter does.
 
 #include <bit>
 #include <cmath>
@@ -16,35 +16,35 @@
 
 namespace fusor::test {
 
-// Memory that a kernel may read, or write as well.
+// Memory that a kernel may read and, if `written`, write.
 struct EmulatedRange {
   const char* begin;
   const char* end;
   bool written;
 };
 
-// The part of the emulator that kernels see. The functions may switch to
-// another thread of the block.
+// The emulator's interface to kernels. Its functions may switch to another
+// thread of the block.
 struct EmulatedDevice {
   struct Position {
     unsigned x = 0;
   };
   enum Access { kRead, kWrite, kSharedRead, kSharedWrite };
 
-  Position thread;  // that runs
+  Position thread;  // of the running thread
   Position block;
-  // Accesses within these, and within shared memory, are sound without asking
-  // `access`, where there are any.
+  // If there are ranges, accesses within them or within shared memory are valid
+  // and skip `access`.
   const EmulatedRange* ranges = nullptr;
   int num_ranges = 0;
   EmulatedRange shared_range{};
   void (*access)(Access access, const void* pointer, size_t bytes) = nullptr;
   void (*shared)(const void* pointer, size_t bytes) = nullptr;
   void (*barrier)() = nullptr;
-  // Whether the thread that runs has waited for earlier launches.
+  // True if the running thread has waited for earlier launches.
   bool waited = false;
   void (*wait)() = nullptr;
-  // `bits` of lane `from` of the warp.
+  // Returns `bits` of lane `from` of the warp.
   uint64_t (*shuffle)(uint32_t mask, uint64_t bits, unsigned from) = nullptr;
 };
 
@@ -91,12 +91,13 @@ void CallEmulated(void (*kernel)(Params...), void* const* args,
 
 }  // namespace fusor::test
 
-// After the text of a module's kernels.
+// Follows the text of a module's kernels.
 #define FUSOR_EMULATED_MODULE                                           \
   extern "C" void FusorSetDevice(fusor::test::EmulatedDevice* device) { \
     fusor::test::emulated_device = device;                              \
   }
-// After the text of a kernel: its function with arguments from an array.
+// Follows the text of a kernel. Defines its entry, which takes the arguments in
+// an array.
 #define FUSOR_EMULATED_ENTRY(name)                                   \
   template <typename... Params>                                      \
   void name##_call(void (*kernel)(Params...), void* const* args) {   \

@@ -49,7 +49,7 @@ class EmulatedEvent : public runtime::Event {
   void Synchronize() override { machine_->RunAll(); }
   double ElapsedMs(const Event&) const override { return 0; }
 
-  HappeningPtr last;  // its last record
+  HappeningPtr last;  // most recent record
 
  private:
   MachinePtr machine_;
@@ -59,7 +59,7 @@ class EmulatedExecutable : public runtime::Executable {
  public:
   virtual size_t num_args() const = 0;
   virtual void Run(EmulatedMachine& machine, void* const* args) const = 0;
-  // What the plan has: a CompiledKernel or a LibraryCall.
+  // The plan's CompiledKernel or LibraryCall.
   virtual const void* origin() const = 0;
 };
 
@@ -114,7 +114,7 @@ class EmulatedStream : public runtime::Stream {
       work.Run(*machine, held.data());
     });
   }
-  // The host may change what it gave as soon as this returns.
+  // Copies `host` at once, since the caller may change it after the call.
   void CopyToDevice(void* device, const void* host, size_t bytes) override {
     FUSOR_ASSERT(
         machine_->Owns(static_cast<char*>(device), static_cast<int64_t>(bytes)),
@@ -237,7 +237,7 @@ class EmulatedCommunicator : public runtime::Communicator {
     }
   }
 
-  // Every rank has what this one has, which is rank 0.
+  // Moves a shard for rank 0. Every rank has the same data.
   void Move(const runtime::Collective& collective,
             const runtime::Collective::Tensor& tensor) const {
     const ir::DType dtype = collective.dtype;
@@ -270,10 +270,10 @@ class EmulatedCommunicator : public runtime::Communicator {
   MachinePtr machine_;
   int world_size_;
   int queue_;
-  std::vector<HappeningPtr> ended_;  // of each collective
+  std::vector<HappeningPtr> ended_;  // by collective
 };
 
-// Another compiler's plans, with the text of kernels as their machine code.
+// Uses another compiler's plans, but the text of kernels as machine code.
 class EmulatedCompiler : public codegen::TargetCompiler {
  public:
   explicit EmulatedCompiler(std::unique_ptr<codegen::TargetCompiler> planner)

@@ -1,10 +1,10 @@
 #pragma once
 
-// A GPU without a GPU: a backend that runs plans made for a target of the CUDA
-// backend. Kernels are the text that PrintCuda prints, compiled as C++ and
-// emulated (emulated_gpu.h, EmulatedChecks::kBounds); library calls are the
-// interpreter's; everything lies at its planned place. Streams are queues:
-// their work runs when it must, or earlier, in an order drawn from a seed among
+// An emulated GPU: a backend that runs plans made for a target of the CUDA
+// backend on the host. Kernels are the text printed by PrintCuda, compiled as
+// C++ and emulated (emulated_gpu.h, EmulatedChecks::kBounds). Library calls are
+// interpreted. All buffers have their planned offsets. Streams are queues.
+// Their work runs when it must, or earlier, in an order drawn from a seed among
 // those that streams and events allow.
 
 #include <functional>
@@ -16,11 +16,12 @@
 namespace fusor::test {
 
 struct EmulatedOptions {
-  // What plans are made with; machine code is the device's own. Required.
+  // Creates the compiler that makes plans. Machine code is always CUDA text.
+  // Required.
   std::function<std::unique_ptr<codegen::TargetCompiler>()> compiler;
-  uint64_t seed = 1;  // of the order of work and threads
+  uint64_t seed = 1;  // for the order of work and threads
   int64_t memory_bytes = int64_t{1} << 40;
-  int world_size = 1;  // of its communicators
+  int world_size = 1;  // of communicators
 };
 
 class EmulatedMachine;
@@ -30,16 +31,16 @@ class EmulatedBackend : public runtime::Backend {
   explicit EmulatedBackend(EmulatedOptions options);
   ~EmulatedBackend() override;
 
-  // What streams and communicators are given from now on are the plan's steps,
-  // each once, watched by a PlanWatch; then nothing is expected again. What a
-  // watch finds is thrown like any error of a device, by a later call.
+  // Expects all further work of streams and communicators to be the plan's
+  // steps, each once, checked by a PlanWatch. After the last step, nothing is
+  // expected. A later call throws the errors that the watch finds.
   void Expect(const codegen::Plan& plan);
-  // Kernels run so far, and distinct texts compiled.
+  // Counts the kernels run so far, and the distinct texts.
   int64_t num_launches() const;
   int64_t num_texts() const;
 
-  // A communicator of one rank among several that all hold the same data: sums
-  // multiply by their number.
+  // Returns a communicator of one rank among several that hold the same data:
+  // sums multiply by the number of ranks.
   std::unique_ptr<runtime::Communicator> Connect();
 
   std::string name() const override { return "emulated"; }
@@ -47,7 +48,7 @@ class EmulatedBackend : public runtime::Backend {
   std::vector<std::string> Diagnose() const override;
   std::unique_ptr<runtime::Device> OpenDevice(
       int ordinal, const runtime::BackendOptions& options) override;
-  // For the target of EmulatedOptions::compiler, whatever the name.
+  // Ignores `target`: compiles for the target of EmulatedOptions::compiler.
   std::unique_ptr<codegen::TargetCompiler> CreateCompiler(
       const std::string& target,
       const runtime::BackendOptions& options) override;

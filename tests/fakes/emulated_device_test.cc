@@ -1,5 +1,4 @@
-// The emulated GPU finds faults that are injected into plans and in kernels'
-// text.
+// Injects faults into plans and kernel text. The emulated GPU must find them.
 
 #include "tests/fakes/emulated_device.h"
 
@@ -26,7 +25,7 @@ using ::testing::HasSubstr;
 
 constexpr int kRanks = 4;
 
-// A training step of several ranks, with its kernels' text.
+// Returns a valid plan of a training step with several ranks.
 const Plan& SoundPlan() {
   static const Plan plan = [] {
     EmulatedBackend backend(
@@ -42,7 +41,7 @@ const Plan& SoundPlan() {
   return plan;
 }
 
-// A device with the plan bound to it, as a session does.
+// A device with a bound plan, as in a session.
 class Bound {
  public:
   explicit Bound(Plan plan, uint64_t seed = 1)
@@ -67,7 +66,7 @@ class Bound {
     stream_->Synchronize();
   }
 
-  // What is found, or nothing.
+  // Returns the error that a run reports, or "".
   std::string Problem() {
     try {
       Run();
@@ -101,7 +100,7 @@ std::string ProblemOf(const Plan& plan, uint64_t seed = 1) {
   return Bound(plan, seed).Problem();
 }
 
-// A buffer in temporary memory that step `writer` writes and a later one reads.
+// A temporary buffer that step `writer` writes and a later step reads.
 struct Passed {
   size_t writer;
   size_t reader;
@@ -178,7 +177,7 @@ TEST(EmulatedDevice, BuffersThatAreTooShort) {
   }
 }
 
-// A value is moved over one that a later step reads.
+// Moves a value over one that a later step reads.
 TEST(EmulatedDevice, BuffersOverOthers) {
   Plan plan = SoundPlan();
   int injected = 0;
@@ -251,7 +250,7 @@ TEST(EmulatedDevice, ValuesThatAreReadBeforeTheyAreWritten) {
   EXPECT_THAT(ProblemOf(plan), HasSubstr("which nobody has written"));
 }
 
-// An element is read, or written, far from where it lies.
+// Makes a kernel read or write an element far outside its buffer.
 TEST(EmulatedDevice, KernelsThatLeaveTheirBuffers) {
   const Plan& sound = SoundPlan();
   for (const std::string access : {"Get(", "Put("}) {
@@ -270,7 +269,7 @@ TEST(EmulatedDevice, KernelsThatLeaveTheirBuffers) {
   }
 }
 
-// The old value of state that a step has updated.
+// Returns the old buffer of updated state as the output.
 TEST(EmulatedDevice, OutputsThatAreNotThereAtTheEnd) {
   Plan plan = SoundPlan();
   for (codegen::PlanOutput& output : plan.outputs) {

@@ -19,13 +19,13 @@ namespace fusor::test {
 namespace {
 
 constexpr unsigned kWarp = 32;
-constexpr size_t kBanks = 32;  // of shared memory, a word of 4 bytes wide
+constexpr size_t kBanks = 32;  // of shared memory, 4 bytes wide
 constexpr size_t kMostConflicts = 4;
 constexpr size_t kStackBytes = size_t{256} << 10;
 
 using Entry = void (*)(void* const* args);
 
-// Who has touched a byte since the launch began.
+// The accesses to a byte since the launch began.
 struct Trace {
   static constexpr int kNobody = -1;
   static constexpr int kSeveral = -2;
@@ -33,18 +33,19 @@ struct Trace {
   int write_thread = 0;
   int write_epoch = 0;
   int read_block = kNobody;  // or kSeveral
-  int read_thread = 0;       // of the last epoch with one, or kSeveral
+  int read_thread = 0;       // a reader in read_epoch, or kSeveral
   int read_epoch = 0;
 };
 
-// A thread's place in a launch; epochs are numbered by the block's barriers.
+// A thread of a launch. The block's barriers increment its epoch.
 struct Place {
   int block;
   int thread;
   int epoch;
 };
 
-// What the access conflicts with, in words; empty for nothing.
+// Records an access to a byte. Describes the access that it conflicts with, or
+// returns "".
 std::string TouchByte(Trace& trace, const Place& at, bool write) {
   const bool after_write =
       trace.write_block != Trace::kNobody &&
@@ -78,7 +79,7 @@ std::string TouchByte(Trace& trace, const Place& at, bool write) {
   return "";
 }
 
-// Memory that the kernel may touch.
+// Memory that the kernel may access.
 struct Range {
   std::string name;
   const char* begin;
@@ -88,15 +89,15 @@ struct Range {
   std::vector<Trace> traces;
 };
 
-// An entry of a module.
+// An entry function of a module.
 struct Function {
   Entry run = nullptr;
-  bool waits = false;  // may meet a barrier or a shuffle
+  bool waits = false;  // has a barrier or a shuffle
 };
 
 class Launcher {
  public:
-  // With `shortcuts` the kernel asks about accesses outside of those alone.
+  // If there are `shortcuts`, the kernel reports only accesses outside of them.
   Launcher(EmulatedDevice& device, std::vector<Range>& ranges,
            std::span<const EmulatedRange> shortcuts, uint64_t seed)
       : device_(device),
@@ -151,18 +152,18 @@ class Launcher {
 
   struct Fiber {
     ucontext_t context{};
-    std::unique_ptr<char[]> stack;  // of a function that waits
+    std::unique_ptr<char[]> stack;  // if the function waits
     State state = State::kReady;
     bool waited = false;  // for earlier launches
-    uint32_t mask = 0;    // of a shuffle
-    uint64_t bits = 0;    // into it and out of it
+    uint32_t mask = 0;    // of the shuffle
+    uint64_t bits = 0;    // operand, then result of the shuffle
     unsigned from = 0;
     int shared_accesses = 0;  // since the last barrier
   };
-  // Words of each bank that an access of a warp has touched.
+  // Per bank, the words that one access of a warp reads or writes.
   using Banks = std::array<std::vector<const char*>, kBanks>;
 
-  // Ends a thread without a stack of its own.
+  // Ends a thread that has no stack.
   struct Failed {};
 
   // --- Threads ---------------------------------------------------------------
@@ -179,7 +180,8 @@ class Launcher {
     device_.waited = fibers_[thread].waited;
   }
 
-  // Launches after this one wait for this one only.
+  // A later launch waits only for this one, so this one must not end before
+  // earlier ones.
   void CheckWaited() {
     if (!device_.waited)
       Fail("ends without having waited for earlier launches");
@@ -220,7 +222,7 @@ class Launcher {
     } while (Resume());
   }
 
-  // Threads that wait for nobody need no stacks.
+  // Runs one thread after another on the host's stack, since none waits.
   void RunToEnd(const std::vector<int>& order) {
     try {
       for (int thread : order) {
@@ -229,11 +231,12 @@ class Launcher {
         CheckWaited();
       }
     } catch (const Failed&) {
-      // problem_ says why.
+      // problem_ has the reason.
     }
   }
 
-  // Lets those go on whom everybody has joined. False at the end.
+  // Resumes the threads whose barrier or shuffle is complete. Returns false if
+  // the block has ended or a thread can never resume.
   bool Resume() {
     if (AllAre(State::kDone)) return false;
     if (AllAre(State::kBarrier)) {
@@ -267,7 +270,8 @@ class Launcher {
         [state](const Fiber& fiber) { return fiber.state == state; });
   }
 
-  // The exchange that thread `i` waits for, when its mask's threads are there.
+  // Completes the shuffle of thread `i` if all threads of its mask have reached
+  // it.
   bool TryShuffle(size_t i) {
     const size_t first = i / kWarp * kWarp;
     const uint32_t mask = fibers_[i].mask;
@@ -309,7 +313,7 @@ class Launcher {
 
   // --- Memory ----------------------------------------------------------------
 
-  // Leaves the thread for good.
+  // Ends the thread with an error.
   void Fail(const std::string& what) {
     problem_ = fmt::format("{} block {} thread {}: {}", launch_.entry, block_,
                            thread_, what);
@@ -369,8 +373,8 @@ class Launcher {
     Fail(fmt::format("{} {} bytes outside all buffers", verb, bytes));
   }
 
-  // Threads of a warp meet at the same accesses: between barriers, each has as
-  // many or none.
+  // Compares the n-th accesses of a warp's threads. Between two barriers, each
+  // thread makes the same number of accesses or none.
   void CheckBanks(const char* pointer, const char* verb) {
     const auto offset = static_cast<size_t>(pointer - shared_begin_);
     const std::pair access(static_cast<size_t>(thread_) / kWarp,
@@ -419,14 +423,15 @@ class Launcher {
   const char* shared_begin_ = nullptr;
   int64_t shared_bytes_ = 0;
   std::vector<Trace> shared_traces_;
-  // By warp and number of the access since the last barrier.
+  // By warp and index of the access since the last barrier.
   std::map<std::pair<size_t, int>, Banks> banks_;
   std::string problem_;
 };
 
 Launcher* Launcher::current_ = nullptr;
 
-// The translation unit of all texts; entries get the text's number.
+// Returns one translation unit for all texts. Entries are prefixed by the index
+// of their text.
 std::string ModuleSource(std::span<const std::string> texts) {
   std::string out = "#define FUSOR_EMULATED\n";
   out += "#include \"tests/fakes/emulated_cuda.h\"\n";
@@ -448,7 +453,7 @@ std::string ModuleSource(std::span<const std::string> texts) {
   return out;
 }
 
-// Buffers that share memory become one.
+// Merges buffers that share memory.
 std::vector<Range> MergedRanges(std::span<const EmulatedBuffer> buffers) {
   std::map<const char*, Range> ranges;
   for (size_t b = 0; b < buffers.size(); ++b) {
@@ -485,7 +490,7 @@ std::vector<Range> BoundsOf(std::span<const EmulatedBuffer> buffers) {
   return ranges;
 }
 
-// Whether the entry's own text has something that waits for other threads.
+// Returns whether the entry's text contains a barrier or a shuffle.
 bool Waits(const std::string& text, const std::string& entry) {
   const size_t begin = text.find(" " + entry + "(");
   const size_t end = text.find("extern \"C\"", begin);
@@ -545,7 +550,7 @@ std::string EmulatedModule::Run(size_t index,
     const auto* begin = static_cast<const char*>(buffer.data);
     shortcuts.push_back({begin, begin + buffer.bytes, buffer.written});
   }
-  // Modules share the pointer to the device.
+  // The pointer to the device is shared by modules.
   library_->set_device(&library_->device);
   for (const codegen::CudaLaunch& launch : launches) {
     const Function function = library_->FindEntry(index, launch.entry);

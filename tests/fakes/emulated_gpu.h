@@ -1,20 +1,18 @@
 #pragma once
 
-// Runs the text that codegen/cuda prints without a GPU: compiled as C++, one
-// thread of a block after the other, in an order drawn from a seed. Finds what
-// a GPU would not tell:
-//   - accesses outside a buffer or shared memory, to addresses that their size
-//     does not divide, and writes to what a launch may only read;
-//   - reads of what nobody has written;
-//   - races: two threads touch a byte, one of them writes, and no barrier lies
-//     between (blocks have none);
-//   - barriers and shuffles that not all threads reach;
-//   - accesses to shared memory by which four or more threads of a warp touch
-//     different words of one bank;
-//   - accesses to buffers before the thread has waited for earlier launches,
-//   and
-//     threads that end without: a programmatic dependent launch may start
-//     before those have ended.
+// Runs the text printed by codegen/cuda without a GPU: compiles it as C++ and
+// runs the threads of a block one after another, in an order drawn from a seed.
+// Finds errors that a GPU does not report:
+//   - accesses outside a buffer or shared memory, misaligned accesses, and
+//     writes to buffers that a launch may only read;
+//   - reads of bytes that were never written;
+//   - races: two threads access a byte with no barrier in between, and one of
+//     them writes it (no barrier orders different blocks);
+//   - barriers and shuffles that some threads do not reach;
+//   - shared memory bank conflicts of four or more ways;
+//   - threads that access buffers, or end, before they have waited for earlier
+//     launches: a programmatic dependent launch may start before those have
+//     ended.
 
 #include <memory>
 #include <span>
@@ -28,30 +26,31 @@ namespace fusor::test {
 struct EmulatedBuffer {
   void* data;
   int64_t bytes;
-  bool written;      // by the kernel
-  bool initialised;  // before the kernel
+  bool written;      // the kernel writes it
+  bool initialised;  // it has values before the launch
 };
 
-// What a launch is watched for.
+// The checks that a launch runs with.
 enum class EmulatedChecks : uint8_t {
   kEveryByte,  // all of the above
-  // Accesses outside buffers and shared memory, their alignment, barriers:
-  // costs a small part of the time and no memory.
+  // Checks only bounds, alignment and barriers. Costs little time and no
+  // memory.
   kBounds,
 };
 
-// A shared object made of kernels' texts by the compiler that built the tests.
+// Texts of kernels, compiled into one shared object by the compiler that built
+// the tests.
 class EmulatedModule {
  public:
-  // Throws std::runtime_error with what the compiler says.
+  // Throws std::runtime_error with the compiler's messages.
   explicit EmulatedModule(std::span<const std::string> texts);
   ~EmulatedModule();
   EmulatedModule(const EmulatedModule&) = delete;
   EmulatedModule& operator=(const EmulatedModule&) = delete;
 
-  // Launches text `index` in the given order. Returns the first problem, naming
-  // launch, block and thread; empty when there is none. Buffers that share
-  // memory are one buffer to it, but for kBounds.
+  // Runs the launches of text `index` in order. Returns the first problem with
+  // its launch, block and thread, or "". Except for kBounds, buffers that share
+  // memory are treated as one buffer.
   std::string Run(size_t index, std::span<const codegen::CudaLaunch> launches,
                   std::span<const EmulatedBuffer> buffers, uint64_t seed = 1,
                   EmulatedChecks checks = EmulatedChecks::kEveryByte) const;

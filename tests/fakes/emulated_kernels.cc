@@ -18,7 +18,8 @@ using codegen::CompiledKernel;
 using codegen::Kernel;
 using codegen::KernelBuffer;
 
-// Aligned as plans align buffers, between bytes that nobody may touch.
+// A buffer with the alignment of plans, surrounded by bytes that must not be
+// accessed.
 class Arena {
  public:
   explicit Arena(const std::string& bytes)
@@ -53,8 +54,9 @@ std::vector<double> Numbers(const KernelBuffer& buffer, const void* memory) {
       .data;
 }
 
-// `again` is `expected` made from other garbage: what differs between them is
-// written by nobody, the padding between the tensors of a span.
+// Returns the first difference, or "". `again` is computed like `expected`,
+// from other garbage. Elements in which the two differ are not written at all,
+// such as padding between tensors, and are ignored.
 std::string CompareBuffer(const KernelBuffer& buffer, const void* actual,
                           const void* expected, const void* again) {
   const std::vector<double> a = Numbers(buffer, actual);
@@ -70,8 +72,8 @@ std::string CompareBuffer(const KernelBuffer& buffer, const void* actual,
   return "";
 }
 
-// What the kernel leaves in buffers of that content, its results' inverted
-// first where asked.
+// Interprets the kernel on buffers with these contents. If `inverted`, inverts
+// the initial bytes of its results.
 std::vector<Arena> Interpreted(const Kernel& kernel,
                                const std::vector<std::string>& contents,
                                bool inverted) {
@@ -86,13 +88,13 @@ std::vector<Arena> Interpreted(const Kernel& kernel,
   return arenas;
 }
 
-// `over`: results and the operands whose memory they get.
+// `over` lists results that are stored over operands.
 std::string Compare(const EmulatedModule& module, size_t index,
                     const Kernel& kernel,
                     const std::vector<std::string>& contents,
                     const std::vector<codegen::InPlace>& over) {
   std::vector<Arena> expected = Interpreted(kernel, contents, false);
-  // Without `over` both sides start from the same garbage.
+  // Without `over`, both sides start from the same garbage.
   std::vector<Arena> again =
       over.empty() ? expected : Interpreted(kernel, contents, true);
   std::vector<Arena> actual(contents.begin(), contents.end());
@@ -123,7 +125,7 @@ std::string Compare(const EmulatedModule& module, size_t index,
   return "";
 }
 
-// Each operand and each result once, and equal in size.
+// Returns in-place pairs of equal size with distinct operands and results.
 std::vector<codegen::InPlace> Overwrites(const CompiledKernel& kernel) {
   std::vector<codegen::InPlace> chosen;
   for (const codegen::InPlace& pair : kernel.in_place) {

@@ -9,15 +9,16 @@
 
 namespace fusor::test {
 
-// The bytes of the kernel's buffers: numbers drawn from the seed in what it
-// reads - floats in [-2, 2), integers from 0 to 3, bools -, garbage elsewhere.
+// Returns the contents of the kernel's buffers, drawn from the seed: floats in
+// [-2, 2), integers from 0 to 3 or bools in its operands, random bytes
+// elsewhere.
 std::vector<std::string> DrawBuffers(const codegen::Kernel& kernel,
                                      uint64_t seed);
 
-// Compares every byte that the kernel's results have after the interpreter and
-// after the emulator, as numbers: NaN equals NaN. Empty when they are equal and
-// the emulator found no fault, else what is wrong. The second form compiles all
-// kernels together and runs each once more with its results over the operands
+// Compares the kernel's results after the interpreter and after the emulator,
+// as numbers: NaN equals NaN. Returns what is wrong, or nothing if they are
+// equal and the emulator found no fault. The second form compiles all kernels
+// together, and runs each once more with its results stored over the operands
 // that they may overwrite.
 std::string CompareWithInterpreter(const codegen::Kernel& kernel,
                                    const std::vector<std::string>& buffers);

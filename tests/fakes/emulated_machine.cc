@@ -8,13 +8,13 @@
 namespace fusor::test {
 namespace {
 
-// A text, compiled.
+// A compiled text.
 struct EmulatedText {
   std::shared_ptr<EmulatedModule> module;
   size_t index;  // in the module
 };
 
-// Compiling is dear: the texts of all machines of the process.
+// Caches the texts of all machines of the process, since compiling is slow.
 std::unordered_map<std::string, EmulatedText>& CompiledTexts() {
   static std::unordered_map<std::string, EmulatedText> texts;
   return texts;
@@ -41,7 +41,7 @@ void EmulatedMachine::RemoveQueue(int queue) {
 void EmulatedMachine::Add(int queue, Work work) {
   ++issued_[queue];
   queues_[queue].items.push_back({std::move(work), nullptr, nullptr});
-  // Now and then a device is ahead of the host's waiting for it.
+  // Sometimes the device runs work before the host waits for it.
   while (random_() % 3 == 0 && RunOne()) {
   }
 }
@@ -80,7 +80,7 @@ void EmulatedMachine::CheckNotStuck(bool stuck) {
   FUSOR_ASSERT(!stuck, "a queue waits for what never happens");
 }
 
-// False when no queue can go on.
+// Runs one item of a random queue that is ready. Returns false if none is.
 bool EmulatedMachine::RunOne() {
   std::vector<size_t> ready;
   for (size_t q = 0; q < queues_.size(); ++q) {
@@ -110,7 +110,7 @@ bool EmulatedMachine::RunOne() {
   return true;
 }
 
-// After an error nothing runs.
+// Drops all work. Nothing runs after an error.
 void EmulatedMachine::Forget() {
   for (Queue& queue : queues_) queue.items.clear();
   watch_.reset();

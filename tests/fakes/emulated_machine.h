@@ -26,9 +26,9 @@ struct Happening {
 };
 using HappeningPtr = std::shared_ptr<Happening>;
 
-// What the streams, events, memory and communicators of an EmulatedBackend
-// share: queues of work, the text of kernels, which memory there is. One
-// thread.
+// The state that the streams, events, memory and communicators of an
+// EmulatedBackend share: queues of work, kernel texts and allocations. Not
+// thread-safe.
 class EmulatedMachine {
  public:
   using Work = std::function<void(int queue, const QueueClock& clock)>;
@@ -38,16 +38,15 @@ class EmulatedMachine {
   // --- Work ------------------------------------------------------------------
 
   int AddQueue();
-  // The number of a queue that has nothing left to do may be given out again.
+  // AddQueue may reuse the number of an empty queue.
   void RemoveQueue(int queue);
-  // May run some of what there is, and throw its errors, after which all work
-  // is forgotten.
+  // May run some of the queued work and throw its errors, which drops all work.
   void Add(int queue, Work work);
   HappeningPtr Record(int queue);
-  // Null: of an event that was never recorded, which is no wait.
+  // Does nothing if `happening` is null: the event was never recorded.
   void Wait(int queue, HappeningPtr happening);
-  // Throw kInternal when work waits for what never happens. The second runs no
-  // more than it draws.
+  // Throw kInternal if work waits for an event that never happens. RunUntil
+  // runs no more work than it draws.
   void RunAll();
   void RunUntil(const HappeningPtr& happening);
 
@@ -58,8 +57,7 @@ class EmulatedMachine {
 
   // --- Kernels ---------------------------------------------------------------
 
-  // All texts that are new are compiled when the first is launched. The
-  // pointer stays.
+  // Returns a stable pointer. The first launch compiles all new texts.
   const std::string* AddText(const std::string& text) {
     return &*texts_.insert(text).first;
   }
@@ -76,14 +74,15 @@ class EmulatedMachine {
 
   void AddMemory(const char* begin, int64_t bytes);
   void RemoveMemory(const char* begin);
-  // Whether it lies within one piece.
+  // Returns whether the bytes are within one allocation.
   bool Owns(const char* begin, int64_t bytes) const;
-  // From there to the end of its piece; 0 outside of all.
+  // Returns the number of bytes up to the end of the allocation, or 0 outside
+  // of all allocations.
   int64_t BytesFrom(const char* begin) const;
   int64_t used_bytes() const { return used_bytes_; }
 
  private:
-  // One of: work, the record of an event, the wait for one.
+  // Work, the record of an event, or the wait for one.
   struct Item {
     Work work;
     HappeningPtr records;

@@ -36,7 +36,7 @@ EmulatedOptions Gpu(const EmulatedSetup& setup) {
   return options;
 }
 
-// Euclidean; an empty tensor is all zero.
+// Returns the Euclidean distance. An empty tensor counts as zeros.
 double Distance(const Tensor& a, const Tensor& b) {
   double sum = 0;
   for (size_t i = 0; i < a.data.size(); ++i) {
@@ -46,7 +46,7 @@ double Distance(const Tensor& a, const Tensor& b) {
   return std::sqrt(sum);
 }
 
-// The first element that differs, in words; empty for none. NaN equals NaN.
+// Describes the first element that differs, or returns "". NaN equals NaN.
 std::string FirstDifference(const Tensor& actual, const Tensor& expected) {
   for (size_t i = 0; i < expected.data.size(); ++i) {
     const double a = actual.data[i], e = expected.data[i];
@@ -64,8 +64,9 @@ bool IsNarrow(const ir::Value& value) {
   return dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
-// Whether the kernel of the fusion rounds whenever the typed interpreter does:
-// it adds nothing up, and nothing reads what it keeps in more than 16 bit.
+// Returns whether the fusion's kernel rounds exactly where the typed
+// interpreter does: it has no reduction, and no op reads a 16-bit intermediate,
+// which the kernel keeps unrounded.
 bool RoundsAlike(const ir::Node& fusion) {
   for (const auto& node : fusion.body()->nodes()) {
     const ir::FusionKind kind = node->op().fusion;
@@ -81,8 +82,8 @@ bool RoundsAlike(const ir::Node& fusion) {
   return true;
 }
 
-// What f32 sums may be off where terms cancel: the rounding of a term, for as
-// many as one of them adds up, of the largest operand's length.
+// Returns the error of f32 sums whose terms cancel: the rounding error of one
+// term, times sqrt(terms per sum), times the norm of the largest operand.
 double CancellationOf(const ir::Node& fusion,
                       std::span<const Tensor* const> operands) {
   int64_t terms = 0;
@@ -98,7 +99,8 @@ double CancellationOf(const ir::Node& fusion,
   return 0x1p-24 * std::sqrt(static_cast<double>(terms)) * length;
 }
 
-// What is wrong with the results of a fusion, in words.
+// Describes the differences between the results of a fusion and the typed
+// interpreter's.
 std::vector<std::string> CompareWithTyped(
     const ir::Node& fusion, std::span<const Tensor* const> operands,
     std::span<const Tensor> results) {
@@ -170,7 +172,7 @@ int EmulatedTraining::Add(std::unique_ptr<ir::Graph> graph,
 }
 
 void EmulatedTraining::Step(int index, double share) {
-  // Ranks that all have the same data do what one of them does.
+  // If all ranks have the same data, they compute what a single rank does.
   const bool alone = references_.empty();
   const std::vector<Tensor> inputs =
       Inputs(alone ? program(index).graph() : *references_[index]);
@@ -220,7 +222,7 @@ void EmulatedTraining::ExpectNear(int index, const std::vector<Tensor>& inputs,
   const auto exact = ir::Interpret(graph, inputs, ir::EvalMode::kExact);
   for (size_t i = 0; i < typed.size(); ++i) {
     const std::string& name = graph.outputs()[i].name;
-    // Its correction for bias depends on the number of ranks.
+    // Its bias correction depends on the number of ranks.
     if (!references_.empty() && name.ends_with("running_var")) continue;
     const Tensor actual = program(index).Read(program(index).FindOutput(name));
     const double far = Distance(typed[i], exact[i]);

@@ -14,41 +14,42 @@
 
 namespace fusor::test {
 
-// How a training on the emulated GPU is set up.
+// Options of a training on the emulated GPU.
 struct EmulatedSetup {
   passes::PassOptions passes;  // their world size is `world_size`
   int64_t batch = 4;           // images of 32 x 32 pixels, in ten classes
-  uint64_t seed = 1;           // of the order of work and threads
+  uint64_t seed = 1;           // for the order of work and threads
   int world_size = 1;          // ranks, which all have the same data
-  // With a library that has every convolution, whatever cuDNN lacks.
+  // Uses a library with every convolution, including those that cuDNN lacks.
   bool whole_library = false;
 };
 
-// A session on the emulated GPU, with the plans of nvidia-h200, each step of
-// which references repeat from the same state and data.
+// A session on the emulated GPU with plans for nvidia-h200. References repeat
+// each step from the same state and data.
 class EmulatedTraining {
  public:
   explicit EmulatedTraining(const EmulatedSetup& setup);
 
-  // The first program initialises the state. `alone`: what one rank of several
-  // does by itself, where that is another graph. Returns the program's index.
+  // Adds a program. The first one initialises the state. `alone` is the graph
+  // that a single rank would run, if it differs. Returns the program's index.
   int Add(std::unique_ptr<ir::Graph> graph, codegen::ProgramKind kind,
           std::unique_ptr<ir::Graph> alone = nullptr);
 
-  // Runs the program. Fails the test, where it is of one rank alone, unless
-  //   - every output, gradients and new state among them, has the bits of the
-  //     optimised graph interpreted with sums in the order of kernels
-  //     (RunWithKernels);
-  //   - every fusion then has the bits of the typed interpreter on the same
-  //     operands, where it adds nothing up and keeps nothing unrounded; else it
-  //     is off what it would be without rounding by at most twice as much as
-  //     the typed interpreter, 1e-6 of it, and what may cancel in f32 sums.
-  // Then, where `share` is not 0, if an output is further from what it would be
-  // without rounding than the typed interpreter's is: `share` of its length,
-  // and ten times as far, for the step carries on what sums in another order
-  // have for errors. The loss is compared itself.
+  // Runs the program. With one rank, fails the test unless
+  //   - every output, including gradients and new state, is bit-identical to
+  //     the optimised graph interpreted with kernels (RunWithKernels);
+  //   - every fusion of that run is bit-identical to the typed interpreter on
+  //     the same operands, if it has no reductions and keeps no intermediate
+  //     unrounded. Otherwise its error against exact arithmetic is at most
+  //     twice the typed interpreter's, plus 1e-6 of the result's norm, plus the
+  //     error of f32 sums that cancel.
+  // If `share` is not 0, also compares outputs with exact arithmetic. An
+  // output's error must be at most 10 times the typed interpreter's plus
+  // `share` of its norm, since a step amplifies errors of reordered sums. The
+  // loss must be within `share` of the typed interpreter's.
   void Step(int index, double share = 0);
-  // The first two of these, said instead. REQUIRES: one rank.
+  // Runs the program. Returns the failures of the first two checks. REQUIRES:
+  // one rank.
   std::vector<std::string> StepAndCompare(int index);
 
   runtime::Session& session() { return session_; }
@@ -70,7 +71,7 @@ class EmulatedTraining {
   std::unique_ptr<runtime::Communicator> communicator_;
   runtime::Session session_;
   std::map<std::string, ir::Tensor> data_;
-  std::vector<std::unique_ptr<ir::Graph>> references_;  // with several ranks
+  std::vector<std::unique_ptr<ir::Graph>> references_;  // for several ranks
 };
 
 }  // namespace fusor::test

@@ -1,8 +1,8 @@
-// A plug-in without devices, built several times with other definitions to see
-// what the loader rejects:
-//   FAKE_ABI       abi version it claims
-//   FAKE_BUILD_ID  build id it claims
-//   FAKE_ENTRY     name of its entry function
+// A plug-in without devices. It is built several times with different macros,
+// to test what the loader rejects:
+//   FAKE_ABI       its ABI version
+//   FAKE_BUILD_ID  its build id
+//   FAKE_ENTRY     the name of its entry function
 //   FAKE_THROWS    its creation fails
 
 #include "ir/support/error.h"

@@ -62,7 +62,7 @@ void FakeCapture::Wait(CUstream_st* stream, int record) {
   }
 }
 
-// Waits and records are nothing to be waited for.
+// Waits and records need not be joined.
 bool FakeCapture::Joined() const {
   std::vector<int64_t> seen(num_ops_.size(), 0);
   const Clock& origin = clocks_[0];

@@ -1,10 +1,9 @@
 #pragma once
 
-// What streams do while they capture, and the graph that it becomes: work on
-// several branches, one a stream, ordered by events. Follows the driver's rules
-// (CUDA C++ programming guide, "Cross-stream Dependencies and Events"): a
-// stream joins by waiting for an event of the capture, and must be waited for
-// before the capture ends.
+// The calls that streams capture, and the resulting graph: one branch per
+// stream, ordered by events. Follows the driver's rules (CUDA C++ programming
+// guide, "Cross-stream Dependencies and Events"): a stream joins by waiting for
+// an event of the capture, and must be joined again before the capture ends.
 
 #include <array>
 #include <cstdint>
@@ -28,25 +27,25 @@ class FakeCapture {
   bool IsOrigin(const CUstream_st* stream) const {
     return branches_.at(stream) == 0;
   }
-  // Streams that capture for it.
+  // Returns the streams that are part of the capture.
   std::vector<const CUstream_st*> streams() const;
 
   enum class Kind : uint8_t {
     kKernel,
-    kDependentKernel,  // behind a kernel, by a programmatic edge
-    kHostFunction,     // of cuLaunchHostFunc
+    kDependentKernel,  // follows a kernel by a programmatic edge
+    kHostFunction,     // by cuLaunchHostFunc
     kOther,
   };
   void Add(CUstream_st* stream, Work work, Kind kind = Kind::kOther);
-  // The number of the record.
+  // Returns the index of the record.
   int Record(CUstream_st* stream);
-  // A stream that is not part of it becomes one.
+  // Adds the stream to the capture if it is not part of it.
   void Wait(CUstream_st* stream, int record);
-  // Whether the origin has waited for all that other streams were given.
+  // Returns whether the origin has waited for all work of other streams.
   bool Joined() const;
 
-  // Pieces of work that wait for a function of the host, such functions
-  // excepted.
+  // Counts the captured work that waits for a host function, except other host
+  // functions.
   int64_t work_behind_host_functions() const { return behind_; }
   int64_t host_functions() const {
     return static_cast<int64_t>(host_functions_.size());
@@ -55,28 +54,28 @@ class FakeCapture {
   int64_t programmatic_edges() const { return programmatic_; }
 
   int num_branches() const { return static_cast<int>(num_ops_.size()); }
-  // Gives all of it to the queues, one a branch; the first is the stream's that
-  // the graph is launched on.
+  // Enqueues all work, one branch per queue. The first queue belongs to the
+  // stream that launches the graph.
   void Replay(EmulatedMachine& machine, const std::vector<int>& queues) const;
 
  private:
   struct Op {
     int branch;
-    Work work{};  // none: a record or a wait
+    Work work{};  // null: a record or a wait
     int records = -1;
     int waits = -1;
   };
-  using Clock = std::vector<int64_t>;  // ops of each branch that have happened
+  using Clock = std::vector<int64_t>;  // number of finished ops per branch
 
   int BranchOf(CUstream_st* stream);
   Op& AddOp(CUstream_st* stream);
 
   std::map<const CUstream_st*, int> branches_;
   std::vector<Op> ops_;
-  std::vector<int64_t> num_ops_;  // of each branch
-  std::vector<Clock> clocks_;     // of each branch
-  std::vector<Clock> records_;    // when each record is
-  // Branch of each function of the host, and its number there.
+  std::vector<int64_t> num_ops_;  // per branch
+  std::vector<Clock> clocks_;     // per branch
+  std::vector<Clock> records_;    // time of each record
+  // Branch of each host function, and its index within the branch.
   std::vector<std::pair<size_t, int64_t>> host_functions_;
   int64_t behind_ = 0;
   int64_t programmatic_ = 0;

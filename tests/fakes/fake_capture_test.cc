@@ -1,5 +1,5 @@
-// What the fake driver makes of a capture over several streams: a driver's
-// rules, which plans with collectives have to keep.
+// Captures over several streams follow the CUDA driver's rules in the fake
+// driver, too. Plans with collectives depend on them.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ class FakeCaptures : public ::testing::Test {
     return driver_.cuStreamBeginCapture(first_,
                                         CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
   }
-  // What `later` is given from now on runs after what `sooner` has.
+  // Makes further work of `later` wait for the present work of `sooner`.
   CUresult Order(CUstream later, CUstream sooner) {
     driver_.cuEventRecord(event_.get(), sooner);
     return driver_.cuStreamWaitEvent(later, event_.get(), 0);
@@ -45,7 +45,7 @@ class FakeCaptures : public ::testing::Test {
   CUgraph graph_ = nullptr;
 };
 
-// A function of the host holds up what waits for its stream, and that alone.
+// A host function delays only the work that waits for its stream.
 TEST_F(FakeCaptures, CountWorkBehindFunctionsOfTheHost) {
   const int64_t behind = fake_.work_behind_host_functions();
   const int64_t captured = fake_.captured_host_functions();
@@ -93,7 +93,7 @@ TEST_F(FakeCaptures, EndOnlyWhenAllStreamsAreJoined) {
   Fill(second_, 1);
   EXPECT_EQ(End(), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
   EXPECT_EQ(graph_, nullptr);
-  // Streams are free again.
+  // The streams can be used again.
   EXPECT_EQ(driver_.cuStreamSynchronize(second_), CUDA_SUCCESS);
 }
 
@@ -125,7 +125,7 @@ TEST_F(FakeCaptures, HaveEventsThatNobodyOutsideMayUse) {
             CUDA_ERROR_CAPTURED_EVENT);
   EXPECT_EQ(driver_.cuEventSynchronize(event_.get()),
             CUDA_ERROR_CAPTURED_EVENT);
-  // Until it is recorded again.
+  // The event can be used again once it is recorded.
   driver_.cuEventRecord(event_.get(), first_);
   EXPECT_EQ(driver_.cuEventSynchronize(event_.get()), CUDA_SUCCESS);
 }

@@ -6,7 +6,7 @@
 
 namespace fusor::test {
 
-// A target that can do every op and compiles to text; nothing runs.
+// Compiles every op to text for a target. Nothing runs.
 class FakeCompiler : public codegen::TargetCompiler {
  public:
   explicit FakeCompiler(const std::string& target = "cpu-avx2")
@@ -16,7 +16,7 @@ class FakeCompiler : public codegen::TargetCompiler {
       const ir::Node& node) const override;
   std::string CompileKernel(const codegen::Kernel& kernel) const override;
   codegen::CodegenFingerprint Codegen() const override { return facts; }
-  // Some calls get a workspace; elementwise ops may work in place.
+  // Adds a workspace to some calls, and lets elementwise ops work in place.
   void PrepareCall(codegen::LibraryCall& call) const override;
   std::vector<codegen::KernelArtifact> KernelArtifacts(
       const codegen::Kernel& kernel) const override {
@@ -29,7 +29,7 @@ class FakeCompiler : public codegen::TargetCompiler {
   std::string LibraryVersion() const override { return "none"; }
 
   codegen::CodegenFingerprint facts{"fake 1", "fake_cpu", "level=2", "r1"};
-  mutable std::atomic<int> compiled = 0;  // CompileKernel calls
+  mutable std::atomic<int> compiled = 0;  // calls of CompileKernel
 
  private:
   ir::Target target_;

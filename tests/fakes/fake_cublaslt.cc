@@ -22,7 +22,7 @@ FakeCublaslt& State() {
   return state;
 }
 
-// What the opaque descriptors hold: attributes by name, as integers.
+// The contents of the opaque descriptors: attributes by name, as integers.
 struct Descriptor {
   cublasComputeType_t compute{};
   cudaDataType_t type{};
@@ -121,7 +121,7 @@ struct Job {
     bias_type_ = d.Get(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, -1);
   }
 
-  // The bias is of the result's type, the only one there is.
+  // Checks that the bias has the result's type, the only supported one.
   bool HasSoundEpilogue() const {
     const bool biased = (epilogue_ & CUBLASLT_EPILOGUE_BIAS) != 0;
     const bool known = epilogue_ == CUBLASLT_EPILOGUE_DEFAULT ||
@@ -178,7 +178,7 @@ struct Job {
   int64_t bias_type_ = -1;
 };
 
-// Jobs of graphs run again: they live as long as the process.
+// Graphs run their jobs repeatedly, so jobs live as long as the process.
 std::deque<Job>& Jobs() {
   static std::deque<Job> jobs;
   return jobs;
@@ -286,7 +286,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   state.workspace_limit =
       wanted.Get(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 0);
   state.alignment = wanted.Get(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 256);
-  // The largest power of two that divides it.
+  // The largest power of two that divides the address.
   state.bias_alignment = static_cast<int64_t>(bias & (~bias + 1));
   *count = std::min(asked, static_cast<int>(state.algorithms.size()));
   for (int i = 0; i < *count; ++i) {

@@ -1,10 +1,9 @@
 #pragma once
 
-// A cuBLASLt for machines without a GPU, under the name libcublasLt.so.13: it
-// computes what it is told, column-major, with sums in f64, as a function of
-// the host in the stream of the fake driver, and fills the workspace that
-// it asked for with garbage. Problems that are not described in full, or not
-// consistently, are not supported.
+// A fake cuBLASLt for machines without a GPU, named libcublasLt.so.13. It
+// computes column-major matmuls with sums in f64, as a host function in a
+// stream of the fake driver. It fills the workspace that it requested with
+// garbage, and rejects incomplete or inconsistent problems.
 
 #include <cstdint>
 #include <string>
@@ -19,26 +18,27 @@ struct FakeCublaslt {
     const void* a = nullptr;
     const void* b = nullptr;
     const void* c = nullptr;
-    const void* bias = nullptr;  // of rows of the result; null: none
+    const void* bias = nullptr;  // per row of the result; null: none
     bool relu = false;           // applied last
     const void* workspace = nullptr;
-    int algorithm = 0;  // as the heuristic has numbered it
+    int algorithm = 0;  // index in the heuristic's results
   };
-  std::vector<Product> products;  // in the order in which they were asked for
-  int handles = 0;                // that live
-  int descriptors = 0;            // that live
-  // Algorithms that the heuristic names, by the workspace they take; those
-  // below 0 it names as not supported.
+  std::vector<Product> products;  // in the order of the calls
+  int handles = 0;                // alive
+  int descriptors = 0;            // alive
+  // The heuristic's algorithms by workspace size. A negative size marks an
+  // algorithm as not supported.
   std::vector<int64_t> algorithms{0};
-  // A function that fails, with CUBLAS_STATUS_NOT_SUPPORTED.
+  // The name of a function that returns CUBLAS_STATUS_NOT_SUPPORTED.
   std::string fails;
-  // Asked for in the last heuristic.
+  // Arguments of the last call of the heuristic.
   int64_t workspace_limit = 0;
   int64_t alignment = 0;
-  int64_t bias_alignment = 0;  // that the address told; 0: no bias
+  int64_t bias_alignment = 0;  // alignment of its address; 0: no bias
 };
 
-// Of the process; as new at each call. Loads the fake driver too.
+// Returns the instance of the process, reset by each call. Loads the fake
+// driver too.
 FakeCublaslt& LoadFakeCublaslt();
 
 }  // namespace fusor::test

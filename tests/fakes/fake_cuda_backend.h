@@ -11,13 +11,13 @@
 
 namespace fusor::test {
 
-// What plans are made with: matrix products as the CUDA backend describes them;
-// cuDNN must not meet the fake driver.
+// Returns a compiler whose matmuls are described as by the CUDA backend. It
+// does not load cuDNN, which must not use the fake driver.
 std::unique_ptr<codegen::TargetCompiler> FakePlanner();
 
-// The CUDA device on the fake driver, with kernels' text as machine code,
-// matrix products by the fake cuBLASLt, and other library calls by the
-// interpreter, as functions of the host in the stream.
+// The CUDA device on the fake driver, with the text of kernels as machine code.
+// The fake cuBLASLt computes matmuls. Other library calls are interpreted in
+// host functions of the stream.
 class FakeCudaBackend : public runtime::Backend {
  public:
   explicit FakeCudaBackend(const FakeBackendOptions& options = {});

@@ -1,5 +1,5 @@
-// The plug-in "cuda" of FakeCudaBackend, so that the program runs on it:
-// FUSOR_BACKEND_DIR names its folder.
+// Exports FakeCudaBackend as the plug-in "cuda". Set FUSOR_BACKEND_DIR to its
+// folder to run the program on it.
 
 #include <memory>
 

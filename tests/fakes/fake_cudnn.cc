@@ -22,9 +22,9 @@ struct cudnnContext {
 namespace {
 
 struct Descriptor {
-  std::map<int, std::string> attributes;  // bytes
+  std::map<int, std::string> attributes;  // as bytes
   bool finalized = false;
-  // Of devices, engines with their knobs, and plans: what JSON there is.
+  // JSON of a device, an engine with its knobs, or a plan.
   std::string text{};
 };
 
@@ -61,7 +61,7 @@ const std::string& Bytes(const Descriptor& d, int name) {
   return it == d.attributes.end() ? none : it->second;
 }
 
-// The text of each descriptor that is the attribute's value.
+// Concatenates the texts of the descriptors in the attribute.
 std::string Texts(const Descriptor& d, int name) {
   std::string all;
   for (void* value : Values<void*>(Bytes(d, name))) {
@@ -75,7 +75,7 @@ std::string Number(const Descriptor& d, int name) {
   return bytes.empty() ? "" : std::to_string(Values<int64_t>(bytes)[0]);
 }
 
-// As far as a plan is made of it.
+// Returns the part of a plan's JSON that the descriptor contributes.
 std::string TextOf(const Descriptor& d) {
   const auto has = [&](int name) { return d.attributes.contains(name); };
   if (has(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION)) {

@@ -14,16 +14,16 @@
 #include "tests/fakes/emulated_machine.h"
 #include "tests/fakes/fake_capture.h"
 
-// What the driver's handles point to.
+// The targets of the driver's handles.
 struct CUstream_st {
   int queue = 0;
-  std::shared_ptr<fusor::test::FakeCapture> capture{};  // it is part of
-  bool after_kernel = false;  // the last thing that it was given is one
+  std::shared_ptr<fusor::test::FakeCapture> capture{};  // in progress, or null
+  bool after_kernel = false;  // the last work was a kernel
 };
 struct CUevent_st {
   bool timing = false;
   fusor::test::HappeningPtr last{};
-  // Of an event that was last recorded while its stream captured.
+  // The capture that contains the last record, or null.
   std::shared_ptr<fusor::test::FakeCapture> capture{};
   int record = -1;
 };
@@ -41,13 +41,13 @@ struct CUgraph_st {
 };
 struct CUgraphExec_st {
   std::shared_ptr<const fusor::test::FakeCapture> work{};
-  std::vector<int> queues{};  // of its branches but the first
+  std::vector<int> queues{};  // of all branches except the first
 };
 
 namespace fusor::test {
 namespace {
 
-// The primary context of a device.
+// Returns the primary context of a device.
 CUcontext Primary(CUdevice device) {
   return reinterpret_cast<CUcontext>(uintptr_t{0x10} +
                                      static_cast<uintptr_t>(device));
@@ -103,14 +103,14 @@ class Driver : public FakeDriver {
   const FakeBackendOptions& options() const { return options_; }
   EmulatedMachine& machine() { return *machine_; }
 
-  // A call named `name` that does `act`: its result, or an error.
+  // Counts a call and returns the result of `act`, or an error.
   template <typename Act>
   CUresult Call(const char* name, Act act) {
     return CallUnrejected(name, [&] {
       return IsRejected(name) ? CUDA_ERROR_NOT_SUPPORTED : act();
     });
   }
-  // What `act` may reject itself.
+  // Like Call, but leaves rejected calls to `act`.
   template <typename Act>
   CUresult CallUnrejected(const char* name, Act act) {
     calls_.emplace_back(name);
@@ -124,7 +124,7 @@ class Driver : public FakeDriver {
       return Break(CUDA_ERROR_LAUNCH_FAILED, error.what());
     }
   }
-  // The same for what a capture forbids.
+  // Like Call, but fails while a stream captures.
   template <typename Act>
   CUresult CallUncaptured(const char* name, Act act) {
     return Call(name, [&] {
@@ -144,7 +144,7 @@ class Driver : public FakeDriver {
     --it->second;
     return invalid_ = true;
   }
-  // Whether a call of the capture was rejected, since this was last asked.
+  // Returns whether a call was rejected since the last TakeInvalid.
   bool TakeInvalid() { return std::exchange(invalid_, false); }
 
   CUresult Break(CUresult result, const std::string& what) {
@@ -199,7 +199,7 @@ class Driver : public FakeDriver {
     return queue;
   }
   void FreeQueue(int queue) { free_queues_.push_back(queue); }
-  // One capture at a time.
+  // Only one stream may capture at a time.
   void Open(std::shared_ptr<const FakeCapture> capture) {
     capture_ = std::move(capture);
   }
@@ -229,7 +229,7 @@ Driver& The() {
   return driver;
 }
 
-// Parameters of an entry, as its text declares them.
+// Counts the parameters that an entry's text declares.
 size_t CountParams(const std::string& text, const std::string& entry) {
   const size_t begin = text.find(" " + entry + "(");
   if (begin == std::string::npos) return 0;
@@ -284,11 +284,11 @@ extern "C" {
 
 fusor::test::FakeDriver* FusorFakeDriver() { return &The(); }
 
-// --- Questions ---------------------------------------------------------------
+// --- Queries -----------------------------------------------------------------
 
 CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
 
-// NVRTC asks any driver that it finds, and does without.
+// NVRTC calls this on any driver it finds, and accepts the error.
 CUresult cuGetExportTable(const void**, const CUuuid*) {
   return CUDA_ERROR_NOT_FOUND;
 }
@@ -416,7 +416,7 @@ CUresult cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
   });
 }
 
-// As a driver does, when the device is idle.
+// Like a real driver, waits until the device is idle.
 CUresult cuMemFree(CUdeviceptr pointer) {
   return The().CallUncaptured("cuMemFree", [&] {
     The().machine().RunAll();
@@ -516,7 +516,7 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return CUDA_SUCCESS;
 }
 
-// One of high priority is told apart by its name among the calls.
+// Records streams of high priority under another name.
 CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned, int priority) {
   const char* name =
       priority < 0 ? "cuStreamCreateWithPriority" : "cuStreamCreate";
@@ -614,7 +614,7 @@ CUresult cuEventSynchronize(CUevent event) {
   });
 }
 
-// A millisecond for each piece of work.
+// Counts one millisecond per work item.
 CUresult cuEventElapsedTime(float* ms, CUevent start, CUevent end) {
   return The().Call("cuEventElapsedTime", [&] {
     for (const CUevent event : {start, end}) {
@@ -711,7 +711,7 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
 
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
   return The().CallUncaptured("cuStreamBeginCapture", [&] {
-    // NCCL's and other threads go on meanwhile.
+    // Global mode would affect NCCL's and other threads.
     if (stream == nullptr || mode == CU_STREAM_CAPTURE_MODE_GLOBAL) {
       return The().Break(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                          "a capture of the default stream, or of all threads");
@@ -725,7 +725,7 @@ CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
-  // Whatever is rejected, the capture ends.
+  // Ends the capture even if the call is rejected.
   return The().CallUnrejected("cuStreamEndCapture", [&] {
     const bool rejected = The().IsRejected("cuStreamEndCapture");
     *graph = nullptr;

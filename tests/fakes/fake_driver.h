@@ -1,17 +1,17 @@
 #pragma once
 
-// A CUDA driver without a GPU: a shared object under the driver's own name with
-// those of its functions that the CUDA backend calls. Memory is the host's,
-// kernels are the text that PrintCuda prints - as the image of a module - and
-// run on the emulator; streams run when they must, or earlier, in an order
-// drawn from a seed among those that streams and events allow.
+// A fake CUDA driver for machines without a GPU: a shared object under the
+// driver's name with the functions that the CUDA backend calls. Device memory
+// is host memory. A module's image is the text printed by PrintCuda, and the
+// emulator runs its kernels. Work of streams runs when it must, or earlier, in
+// an order drawn from a seed among those that streams and events allow.
 //
-// It is stricter than a driver need be: a call needs a current context, an
-// asynchronous copy from the host pinned memory, and nothing may be awaited,
-// allocated or freed while a stream captures. A programmatic dependent launch
-// must come directly behind another kernel of its stream. Other streams join a
-// capture by its events, and must be joined again, as a driver has it:
-// fake_capture.h. Memory is full of garbage.
+// It is stricter than a real driver. Every call needs a current context, and
+// asynchronous copies from the host need pinned memory. While a stream
+// captures, no call may wait, allocate or free. A programmatic dependent launch
+// must directly follow another kernel of its stream. As in a real driver, other
+// streams join a capture by its events and must be joined again before it ends
+// (fake_capture.h). New memory contains garbage.
 
 #include <cuda.h>
 
@@ -24,45 +24,47 @@ namespace fusor::test {
 struct FakeBackendOptions {
   uint64_t seed = 1;
   int64_t memory_bytes = int64_t{4} << 30;
-  int version = 13000;  // of the driver
+  int version = 13000;  // driver version
   std::string name = "NVIDIA H200";
   int major = 9, minor = 0;  // compute capability
-  int devices = 1;           // alike but for their number
+  int devices = 1;           // identical except for their number
 };
 
-// What tests see of it.
+// The interface for tests.
 class FakeDriver {
  public:
   virtual ~FakeDriver() = default;
-  // Forgets everything; nothing of the driver may be in use.
+  // Clears all state. Nothing of the driver may be in use.
   virtual void Reset(const FakeBackendOptions& options) = 0;
-  // Names of the functions called since Reset or the last call of this, but for
-  // cuCtxSetCurrent, and those that only ask.
+  // Returns the names of the functions called since Reset or the last
+  // TakeCalls, except cuCtxSetCurrent and queries.
   virtual std::vector<std::string> TakeCalls() = 0;
-  // What was wrong first: the emulator's words, or a rule that was broken.
+  // Returns the first error: the emulator's message, or a violated rule.
   virtual std::string problem() const = 0;
-  // Gives host code to a stream, or to the graph that it captures, which stands
-  // for a kernel; `data` must live as long as that.
+  // Enqueues host code in place of a kernel, or captures it. `data` must live
+  // as long as the stream or the graph.
   virtual CUresult LaunchHost(CUstream stream, CUhostFn function,
                               void* data) = 0;
-  // The next `times` calls of that function fail with CUDA_ERROR_NOT_SUPPORTED,
-  // those that give work to streams only while one captures: the capture is
-  // then invalid.
+  // Makes the next `times` calls of a function fail with
+  // CUDA_ERROR_NOT_SUPPORTED. Functions that enqueue work fail only while a
+  // stream captures, and invalidate the capture.
   virtual void Reject(const std::string& name, int times) = 0;
-  // Pieces of captured work that wait for a function of cuLaunchHostFunc, other
-  // such functions excepted; of all captures since Reset.
+  // Counts captured work that waits for a function of cuLaunchHostFunc, except
+  // other such functions, in all captures since Reset.
   virtual int64_t work_behind_host_functions() const = 0;
-  // How many such functions were captured.
+  // Counts the captured functions of cuLaunchHostFunc.
   virtual int64_t captured_host_functions() const = 0;
-  // Edges of all captures since Reset over which a kernel may start early.
+  // Counts programmatic edges, which let a kernel start early, in all captures
+  // since Reset.
   virtual int64_t programmatic_edges() const = 0;
-  // Of all modules that are loaded, which else waits for the first launch.
+  // Compiles all loaded modules now instead of at the first launch.
   virtual void CompileTexts() = 0;
-  virtual int64_t used_bytes() const = 0;  // of device memory
+  virtual int64_t used_bytes() const = 0;  // of the device
   virtual int64_t pinned_bytes() const = 0;
 };
 
-// Makes the object the driver of this process, before anything asks for one.
+// Makes the fake the driver of this process. Call it before anything else loads
+// a driver.
 FakeDriver& LoadFakeDriver();
 
 }  // namespace fusor::test

@@ -1,16 +1,15 @@
-// NCCL without GPUs, for processes of one machine: a shared object under NCCL's
-// own name. Ranks meet in a file that all of them map; collectives are
-// functions of the host in the stream of the fake driver, and block there,
-// as kernels do, until all ranks have come. Sums add the last rank's elements
-// first.
+// A fake NCCL without GPUs for processes of one machine: a shared object under
+// NCCL's name. Ranks communicate through a file that all of them map.
+// Collectives are host functions in a stream of the fake driver. Like NCCL's
+// kernels, they block until all ranks have arrived. Sums add from the last rank
+// to the first.
 //
-// Half of the calls are not done when they return (ncclInProgress) but when
-// they are asked about. FusorInjectNcclFault injects a fault in this process,
-// beside those before it:
-//   hang_init     never joins
-//   error_init    cannot join, which only polling tells
+// Every other call returns ncclInProgress and completes when it is polled.
+// FusorInjectNcclFault adds a fault in this process:
+//   hang_init     initialisation never ends
+//   error_init    initialisation fails, visible only by polling
 //   hang_at:N     collective N, from 1, never ends
-//   error_at:N    collective N fails, which only polling tells
+//   error_at:N    collective N fails, visible only by polling
 //   reject_at:N   the call of collective N is rejected
 //   hang_abort    ncclCommAbort does not return
 //   slow_calls    each call of a collective takes 20 ms
@@ -66,11 +65,11 @@ struct Terms {
   size_t bytes;  // that each rank sends
   int type;
   int root;
-  // Of an exchange: bytes to each rank, and expected from each.
+  // For kExchange: bytes sent to, and expected from, each rank.
   std::array<size_t, kMaxRanks> to{}, from{};
 };
 
-// Whether rank `me` and rank `other` speak of the same collective.
+// Returns whether ranks `me` and `other` call the same collective.
 bool Agree(const Terms& mine, int me, const Terms& theirs, int other) {
   if (mine.op != theirs.op) return false;
   if (mine.op == Op::kExchange) {
@@ -81,10 +80,10 @@ bool Agree(const Terms& mine, int me, const Terms& theirs, int other) {
          mine.root == theirs.root;
 }
 
-// What all ranks map.
+// Memory that all ranks map.
 struct Shared {
   std::atomic<int> present;
-  std::array<std::atomic<int64_t>, kMaxRanks> posted;  // collectives
+  std::array<std::atomic<int64_t>, kMaxRanks> posted;  // number of collectives
   std::array<std::array<Terms, kMaxRanks>, 2> terms;
   std::array<std::array<std::array<char, kSlotBytes>, kMaxRanks>, 2> data;
 };
@@ -136,21 +135,21 @@ struct ncclComm {
   int rank = 0;
   int ranks = 0;
   int64_t calls = 0;
-  int64_t asked = 0;        // collectives that were asked for
-  int64_t collectives = 0;  // that have begun
+  int64_t asked = 0;        // number of collectives called
+  int64_t collectives = 0;  // number of collectives started
   std::atomic<bool> aborted = false;
   std::atomic<int> calling = 0;  // threads in the call of a collective
   std::atomic<ncclResult_t> error = ncclSuccess;
   std::set<void*> registered{};
-  std::mutex mutex;                    // of the rest
-  std::function<void()> unfinished{};  // of a call that is not done
+  std::mutex mutex;                    // guards the members below
+  std::function<void()> unfinished{};  // rest of the call in progress
   std::thread::id caller{};
 };
 
 namespace fusor::test {
 namespace {
 
-// What goes to a rank, or comes from it.
+// Data sent to a rank or received from it.
 struct Message {
   int rank;
   char* data;
@@ -162,10 +161,10 @@ struct Job {
   Terms terms;
   const char* from = nullptr;
   char* to = nullptr;
-  std::vector<Message> sent{}, received{};  // of an exchange
+  std::vector<Message> sent{}, received{};  // of kExchange
 };
 
-// All that a rank sends, in the order of those that it goes to.
+// Copies all data that a rank sends, ordered by receiver.
 void Pack(const Job& job, char* to) {
   if (job.terms.op != Op::kExchange) {
     std::memcpy(to, job.from, job.terms.bytes);
@@ -212,7 +211,8 @@ void SumUp(const Job& job, const std::array<const char*, kMaxRanks>& parts,
   ir::StoreTensor(sum, job.to);
 }
 
-// False when it has been given up, or failed.
+// Waits for all ranks. Returns false if the communicator was aborted or the
+// ranks disagree.
 bool Meet(const Job& job, int64_t number,
           std::array<const char*, kMaxRanks>& parts) {
   ncclComm& comm = *job.comm;
@@ -234,7 +234,7 @@ bool Meet(const Job& job, int64_t number,
   return true;
 }
 
-// A kernel that cannot go on waits until it is aborted.
+// A kernel that cannot continue waits until it is aborted.
 void AwaitAbort(const ncclComm& comm) {
   while (!comm.aborted) Nap();
 }
@@ -272,13 +272,13 @@ void Run(const Job& job) {
   }
 }
 
-// Between ncclGroupStart and ncclGroupEnd: what is to be done then.
+// Calls between ncclGroupStart and ncclGroupEnd, to be run by the latter.
 thread_local bool grouping = false;
 thread_local std::vector<std::function<void()>> group;
 thread_local std::optional<Job> exchange;
 thread_local CUstream exchange_stream = nullptr;
 
-// In a graph it runs again and again: jobs are never forgotten.
+// Keeps jobs forever, since a graph runs them repeatedly.
 void Enqueue(const Job& job, CUstream stream) {
   static std::deque<Job> jobs;
   jobs.push_back(job);
@@ -286,7 +286,7 @@ void Enqueue(const Job& job, CUstream stream) {
   FusorFakeDriver()->LaunchHost(stream, run, &jobs.back());
 }
 
-// A call is done at once, or when it is asked about.
+// Completes every second call at once, the others when they are polled.
 ncclResult_t Finish(ncclComm& comm, const std::function<void()>& launch) {
   const std::lock_guard lock(comm.mutex);
   if (comm.unfinished) return ncclInvalidUsage;
@@ -299,7 +299,7 @@ ncclResult_t Finish(ncclComm& comm, const std::function<void()>& launch) {
   return ncclInProgress;
 }
 
-// Calls with a communicator that was freed, or is while they go on.
+// Calls on a communicator that was aborted before or during the call.
 std::atomic<int> dangling = 0;
 
 bool Rejected(ncclComm& comm) {
@@ -320,7 +320,8 @@ ncclResult_t Launch(const Job& job, CUstream stream) {
   return ncclInProgress;
 }
 
-// Alone each would wait for the other.
+// Adds a message to the group. Outside of a group, ranks would wait for each
+// other.
 ncclResult_t CollectiveTimeline(ncclComm_t comm, CUstream stream,
                                 Message message, bool sends) {
   if (!grouping || message.rank >= comm->ranks) return ncclInvalidUsage;
@@ -396,7 +397,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks,
     made->error = ncclSystemError;
     return ncclInProgress;
   }
-  // The last one takes the name away.
+  // The last rank removes the file.
   if (++made->shared->present == ranks) unlink(id.internal);
   return ncclInProgress;
 }
@@ -407,7 +408,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   const std::lock_guard lock(comm->mutex);
   if (comm->shared->present < comm->ranks) *error = ncclInProgress;
   if (!comm->unfinished) return ncclSuccess;
-  // A driver's stream is one thread's.
+  // Only the calling thread may use the driver's stream.
   *error = ncclInProgress;
   if (comm->caller != std::this_thread::get_id()) return ncclSuccess;
   std::exchange(comm->unfinished, nullptr)();
@@ -437,10 +438,11 @@ const char* ncclGetErrorString(ncclResult_t result) {
          : result == ncclInvalidUsage ? "invalid usage"
                                       : "some error";
 }
-// Of no communicator, as NCCL has it: null will do.
+// As in NCCL, the communicator may be null.
 const char* ncclGetLastError(ncclComm_t) { return "the fake rejects"; }
 
-// Memory of its own alone can be registered, and is until it is told.
+// Only memory from ncclMemAlloc can be registered. It must be deregistered
+// before it is freed.
 ncclResult_t ncclMemAlloc(void** memory, size_t bytes) {
   CUdeviceptr made = 0;
   if (cuMemAlloc(&made, bytes) != CUDA_SUCCESS) return ncclUnhandledCudaError;

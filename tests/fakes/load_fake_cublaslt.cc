@@ -7,7 +7,7 @@
 
 namespace fusor::test {
 
-// A library that is open already is what dlopen finds under its name.
+// dlopen returns a library of this name that is already open.
 FakeCublaslt& LoadFakeCublaslt() {
   static FakeCublaslt* const fake = [] {
     LoadFakeDriver();

@@ -7,10 +7,11 @@
 
 namespace fusor::test {
 
-// A library that is open already is what dlopen finds under its name.
+// dlopen returns a library of this name that is already open.
 FakeDriver& LoadFakeDriver() {
   static FakeDriver* const fake = [] {
-    unsetenv("FUSOR_CUDA_DIR");  // its libraries would precede the fakes
+    unsetenv("FUSOR_CUDA_DIR");  // its libraries would take precedence over the
+                                 // fakes
     void* library = dlopen(FUSOR_FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) throw std::runtime_error(dlerror());
     const auto get =

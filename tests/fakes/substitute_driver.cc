@@ -1,6 +1,6 @@
-// A driver that offers two devices and does nothing else, so that what finds
-// libraries can be seen without a GPU. $SUBSTITUTE_CUDA_VERSION is its version.
-// FUSOR_OLD: of CUDA 11.8, and of no use.
+// A driver with two devices and no other function, to test how libraries are
+// found without a GPU. $SUBSTITUTE_CUDA_VERSION sets its version. With
+// FUSOR_OLD, it is version 11.8 and fails to initialise.
 
 #include <cstddef>
 #include <cstdlib>
@@ -28,10 +28,10 @@ int cuDeviceGetCount(int* count) {
   return 0;
 }
 
-// And a cuBLASLt.
+// The file is also a cuBLASLt.
 size_t cublasLtGetVersion() { return 990100; }
 
-// And an NVRTC, of a version whose other library there is nowhere.
+// It is also an NVRTC, in a version whose second library does not exist.
 int nvrtcVersion(int* major, int* minor) {
   *major = 77;
   *minor = 7;
