@@ -13,7 +13,7 @@
 #include "tests/testing/plan_runner.h"
 #include "tests/testing/random_graph.h"
 
-// Counts what the process allocates.
+// Counts the allocations of the process.
 namespace {
 std::atomic<int64_t> allocations = 0;
 }  // namespace
@@ -23,13 +23,13 @@ void OnAllocation() { ++allocations; }
 namespace fusor::runtime {
 namespace {
 
-// One executable of the plan, by its number among all that were loaded.
+// An executable of the plan, numbered in the order of loading.
 struct Loaded : Executable {
   explicit Loaded(int n) : number(n) {}
   int number;
 };
 
-// A device that keeps the launches of one run in a fixed array.
+// A device that records the launches of one run in a fixed array.
 class RecordingDevice : public Device {
  public:
   struct Call {
@@ -126,7 +126,7 @@ TEST(Executor, LaunchesEveryStepInOrderWithItsBuffers) {
   }
 }
 
-// Two ranks, of which this one notes what it is asked to wait for.
+// Rank 0 of two. Records the collectives that it is asked to wait for.
 class NotingCommunicator : public Communicator {
  public:
   int rank() const override { return 0; }
@@ -141,8 +141,8 @@ class NotingCommunicator : public Communicator {
   std::vector<int64_t> awaited;
 };
 
-// A step that begins must not find the last one's collectives at work, whether
-// one of the last one's steps had to wait for them or not.
+// All collectives must have ended when the next step starts, whether or not a
+// step of the plan waits for them.
 TEST(Executor, NoCollectiveOutlastsTheStep) {
   const test::FakeCompiler compiler;
   for (const char* result : {"%g", "%r"}) {
@@ -185,10 +185,10 @@ TEST(Executor, RunsWithoutAllocation) {
   const int64_t before = allocations;
   executor.Run(*stream);
   EXPECT_EQ(allocations, before);
-  ASSERT_GT(before, 0);  // they are counted at all
+  ASSERT_GT(before, 0);  // the counter works
 }
 
-// The device of these tests computes nothing, so results remain as they were
+// The fake device computes nothing, so results still have their contents from
 // before the launch.
 TEST(Executor, PoisonsResultsBeforeTheLaunch) {
   const test::FakeCompiler compiler;

@@ -42,7 +42,8 @@ TEST(NormalPairs, HaveTheSameBitsOneAtATime) {
   }
 }
 
-// Moments of a standard normal distribution, within five standard errors.
+// Compares the moments with a standard normal distribution's, to within five
+// standard errors.
 TEST(NormalPairs, AreNormal) {
   constexpr int kBlocks = 4000;
   constexpr double kCount = 2.0 * kBlocks * kNormalPairs;
@@ -69,7 +70,7 @@ TEST(NormalPairs, AreNormal) {
   EXPECT_NEAR(2 * product / kCount, 0, error * std::sqrt(2));
 }
 
-// Any part, at any offset, has the elements of the whole.
+// A range of elements at any offset equals that of the whole tensor.
 class InitialValuesTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(InitialValuesTest, PartsAreThoseOfTheWhole) {

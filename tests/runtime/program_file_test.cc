@@ -81,7 +81,8 @@ TEST_F(ProgramFileTest, HoldsWhatWasCompiled) {
   EXPECT_EQ(program.report.forward_macs, compiled_.report.forward_macs);
 }
 
-// People can read with what, for what and what for.
+// The readable header names the versions, the target, the state and the
+// signature.
 TEST_F(ProgramFileTest, TheHeaderNamesStateAndSignature) {
   const std::string text(bytes_.begin(), bytes_.end());
   EXPECT_THAT(text, StartsWith("fusor step 2\n"));
@@ -114,8 +115,8 @@ TEST_F(ProgramFileTest, RunsAsIfItHadBeenCompiledHere) {
             compiled.ReadScalar(compiled.FindOutput("loss")));
 }
 
-// A checksum can be computed by anyone. Code that a file brings along is
-// neither written nor run.
+// Anyone can compute the checksum, so machine code is neither stored in a file
+// nor run from one.
 TEST_F(ProgramFileTest, MachineCodeOfAFileIsNotRun) {
   for (const codegen::CompiledKernel& kernel :
        codegen::ParsePlan(file_.programs[0].plan).kernels) {
@@ -124,10 +125,10 @@ TEST_F(ProgramFileTest, MachineCodeOfAFileIsNotRun) {
   codegen::CompiledProgram altered = Unpack(file_.programs[0]);
   ASSERT_FALSE(altered.plan.kernels.empty());
   for (codegen::CompiledKernel& kernel : altered.plan.kernels) {
-    kernel.binary.assign(kernel.binary.size(), '\xcc');  // x86: breakpoints
+    kernel.binary.assign(kernel.binary.size(), '\xcc');  // x86 breakpoints
   }
   file_.programs[0].plan = codegen::SerializePlan(altered.plan);
-  WriteProgramFile(path_, file_);  // with its checksum
+  WriteProgramFile(path_, file_);  // updates the checksum
   const codegen::CompiledProgram program =
       Unpack(ReadProgramFile(path_).programs[0]);
   for (size_t k = 0; k < program.plan.kernels.size(); ++k) {

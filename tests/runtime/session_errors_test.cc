@@ -1,5 +1,5 @@
-// Tests a session's errors. Each is one line that names what, where, expected
-// and got.
+// Tests a session's errors. Each is one line that says what failed, where, what
+// was expected and what was found.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -21,7 +21,7 @@
 namespace fusor::runtime {
 namespace {
 
-// Initial values of an input; random where it has none.
+// Returns the initial values of an input, or random ones if it has none.
 ir::Tensor Start(const ir::Input& input, uint64_t seed, int64_t classes) {
   const ir::TensorType type{
       input.value->type().dtype, input.value->type().shape, {}};
@@ -35,7 +35,7 @@ ir::Tensor Start(const ir::Input& input, uint64_t seed, int64_t classes) {
   return {type, {values.begin(), values.end()}};
 }
 
-// One training step, by the interpreter and compiled.
+// One training step, interpreted and compiled.
 class Step {
  public:
   Step(const std::string& arch, const models::ModelOptions& options,
@@ -53,17 +53,17 @@ class Step {
     }
   }
 
-  // Loss, and what the step changed of the state, by name.
+  // The loss and the state that the step has changed, by name.
   using Results = std::map<std::string, ir::Tensor>;
 
   Results Exact() const {
     return Changes(ir::Interpret(*reference_, inputs_, ir::EvalMode::kExact));
   }
 
-  // With the casts of mixed precision.
+  // Interprets the step with the casts of mixed precision.
   Results Typed() const {
     const auto mixed = reference_->Clone();
-    // Which convolutions stay f32 is the backend's to say.
+    // The backend decides which convolutions stay in f32.
     const auto compiler = LoadBackend("cpu").CreateCompiler("", {});
     passes::PassContext context(*compiler, compile_.passes);
     EXPECT_TRUE(passes::MixedPrecision(*mixed, context));
@@ -136,7 +136,7 @@ void ExpectStepEqualsInterpreter(const std::string& arch,
   }
 }
 
-// |a - b| / |b|, over all tensors together.
+// Returns |a - b| / |b| over all tensors.
 double Distance(const Step::Results& a, const Step::Results& b) {
   double difference = 0, norm = 0;
   for (const auto& [name, tensor] : a) {
@@ -163,9 +163,9 @@ TEST(Session, UnfusedCifarStepEqualsTheInterpreter) {
                               options, 2e-2);
 }
 
-// Both round at the same places, in another order of additions, which now and
-// then falls to the other side. Deeper down that grows as rounding itself does.
-// Winograd rounds transformed operands, too.
+// Both round at the same places, but add in another order, which sometimes
+// changes a rounding. In deeper layers these differences grow as rounding
+// errors do. Winograd also rounds transformed operands.
 TEST(Session, MixedPrecisionStepRoundsAsTheTypedInterpreterDoes) {
   for (const ir::DType dtype : {ir::DType::kBF16, ir::DType::kF16}) {
     codegen::CompileOptions options{.verification = passes::Verification::kAll};

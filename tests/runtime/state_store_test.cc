@@ -46,7 +46,8 @@ std::unique_ptr<ir::Graph> Linear() {
   return graph;
 }
 
-// A sharded optimizer with prefetched parameters and moving averages.
+// Returns options with a sharded optimizer, prefetched parameters and moving
+// averages.
 codegen::CompileOptions Options(int world_size) {
   codegen::CompileOptions options;
   options.passes.world_size = world_size;
@@ -56,7 +57,7 @@ codegen::CompileOptions Options(int world_size) {
   return options;
 }
 
-// One rank that trains Linear with Options.
+// A rank that trains Linear with Options.
 class Rank {
  public:
   explicit Rank(Communicator* communicator, int world_size = 2)
@@ -91,7 +92,7 @@ class Rank {
   Program* eval_ = nullptr;
 };
 
-// Runs `run` on each rank, in a thread.
+// Runs `run` in one thread per rank.
 void OnRanks(int world_size, const std::function<void(Communicator&)>& run) {
   const int port = test::FreePort();
   std::vector<std::thread> threads;
@@ -198,7 +199,7 @@ TEST(StateStore, AveragesReplaceParametersUntilTheNextShow) {
   });
 }
 
-// One call per rank, without Show.
+// Each rank makes one call, without Show.
 TEST(StateStore, CollectivesGatherParametersThemselves) {
   OnRanks(2, [](Communicator& communicator) {
     Rank rank(&communicator);
@@ -252,7 +253,7 @@ TEST(StateStore, BroadcastShardsWhatRank0WasGiven) {
   });
 }
 
-// A plan of two ranks on one: its own shard is all there is.
+// One rank runs a plan for two ranks, so its shard is all there is.
 TEST(StateStore, GathersParametersItselfOnOneRank) {
   Backend& backend = LoadBackend("cpu");
   const auto device = backend.OpenDevice(0, {.threads = 1});

@@ -1,10 +1,10 @@
-// A warm step takes no memory from the heap.
+// A warm step allocates no heap memory.
 //
-// The allocator of the whole process is replaced. Each call during a step is
-// charged to the innermost function on the stack that lies outside of the C and
-// C++ libraries, by the shared object that holds it; what oneDNN and the OpenMP
-// runtime do inside of their own calls is theirs. Sanitizers have an allocator
-// of their own: under them only operator new is counted.
+// Replaces the allocator of the whole process. Attributes each call during a
+// step to the innermost function on the stack outside of the C and C++
+// libraries, by its shared object. Allocations that oneDNN and the OpenMP
+// runtime make inside their own calls count as theirs. Sanitizers have their
+// own allocator, so only operator new is counted under them.
 
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -108,13 +108,13 @@ bool IsSanitizer(const std::string& object) {
   return object.starts_with("libasan.") || object.starts_with("libtsan.");
 }
 
-// The object that each allocation is charged to.
+// Returns the shared objects that the allocations are attributed to.
 std::set<std::string> Culprits() {
   std::set<std::string> culprits;
   const std::string allocator = ObjectOf(reinterpret_cast<void*>(&Note));
   for (int i = 0; i < std::min<int>(num_calls, kMaxCalls); ++i) {
     std::string culprit = "unknown";
-    // The first frames are this file's, and a sanitizer's around backtrace.
+    // Skips the frames of this file and of a sanitizer around backtrace.
     int frame = 0;
     for (; frame < calls[i].depth; ++frame) {
       const std::string object = ObjectOf(calls[i].frames[frame]);
@@ -185,7 +185,7 @@ TEST(StepAllocation, NorDoesAnUnfusedStep) {
 
 TEST(StepAllocation, WouldBeSeen) {
   Session session(LoadBackend("cpu"), {});
-  // Not inlined, a template's code may be that of the library.
+  // If the template is not inlined, its code may be libfusor's.
   EXPECT_THAT(CulpritsOf([&] { session.device().description(); }),
               Contains(AnyOf(HasSubstr("fusor_cpu"), HasSubstr("libfusor"))));
   EXPECT_THAT(CulpritsOf([] { AvailableBackends(); }),

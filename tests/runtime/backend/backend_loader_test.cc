@@ -38,7 +38,8 @@ TEST_F(BackendLoaderTest, LoadsASoundPlugInOnce) {
   EXPECT_EQ(&LoadBackend("fake_sound"), &backend);
 }
 
-// Processes that the host starts later inherit its environment.
+// Child processes inherit the host's environment, so the loader must not change
+// it.
 TEST_F(BackendLoaderTest, LeavesTheEnvironmentAsItIs) {
   unsetenv("OMP_WAIT_POLICY");
   unsetenv("GOMP_SPINCOUNT");
@@ -85,7 +86,7 @@ TEST_F(BackendLoaderTest, RejectsALibraryWithoutEntry) {
 
 TEST_F(BackendLoaderTest, PassesOnWhatCreationThrows) {
   EXPECT_THAT(Failure("fake_throws"), HasSubstr("no such machine"));
-  // Not remembered as loaded.
+  // A failed backend is not cached as loaded.
   EXPECT_THAT(Failure("fake_throws"), HasSubstr("no such machine"));
 }
 

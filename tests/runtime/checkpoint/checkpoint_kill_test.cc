@@ -1,5 +1,4 @@
-// Saving, killed at random moments: kill -9 of a child process that does
-// nothing but save.
+// Kills a child process that saves checkpoints with kill -9 at random moments.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -20,7 +19,7 @@ namespace {
 constexpr int64_t kElements = 20000;
 constexpr int kKeep = 2;
 
-// Saves one step after the other, and says each that is safe.
+// Saves one step after another and writes each finished step to `pipe`.
 [[noreturn]] void SaveForever(const std::string& folder, int64_t first,
                               int pipe) {
   try {
@@ -36,7 +35,8 @@ constexpr int kKeep = 2;
   _exit(1);
 }
 
-// The last step that was said to be safe before the child was killed; -1: none.
+// Returns the last step that the child finished to save before it was killed,
+// or -1.
 int64_t RunAndKill(const std::string& folder, int64_t first, useconds_t after) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
@@ -73,7 +73,7 @@ TEST(CheckpointKill, ACheckpointThatWasSafeStaysSafe) {
   int64_t safe = 0;
   int in_the_middle = 0;
   for (uint32_t i = 0; i < kKills; ++i) {
-    // On a machine that has become busy saving takes longer.
+    // Saves take longer on a busy machine.
     if (safe == 0 && i % 10 == 9) longest *= 2;
     const useconds_t after = Philox({i, 0, 0, 0}, 2)[0] % longest;
     safe = std::max(safe, RunAndKill(folder, safe + 1, after));

@@ -164,7 +164,7 @@ TEST_F(CheckpointTest, TheNewestIsTheOneThatWasWrittenLast) {
   Write(30);
   const std::string again = Write(20);
   EXPECT_EQ(ReadNewestCheckpoint(folder()).checkpoint->path, again);
-  // A second one of a step stands beside the first.
+  // A second checkpoint of the same step does not replace the first.
   const std::string second = Write(30);
   EXPECT_EQ(ReadNewestCheckpoint(folder()).checkpoint->path, second);
   EXPECT_EQ(ListCheckpoints(folder()).size(), 3u);
@@ -209,7 +209,7 @@ TEST_F(CheckpointTest, WhatAKilledRunLeftIsRemoved) {
   EXPECT_FALSE(fs::exists(left));
 }
 
-// A limit on the size of files fails writes as a full disk does.
+// A limit on the file size makes writes fail as on a full disk.
 TEST_F(CheckpointTest, WritingThatFailsLeavesTheOlderOne) {
   Write(1);
   CheckpointFolder checkpoints(folder());
@@ -241,7 +241,7 @@ TEST_F(CheckpointTest, EqualStatesHaveEqualHashesWhateverTheirLayout) {
   StateSnapshot state = test::MakeState(1);
   const uint64_t hash = StateHash(state);
   EXPECT_NE(StateHash(test::MakeState(2)), hash);
-  // The first entry, row-major.
+  // Converts the first entry to row-major layout.
   auto& entry = state.layout.entries[0];
   const auto size = static_cast<size_t>(entry.type.num_bytes());
   const std::vector<uint8_t> blocked(state.bytes.begin(),

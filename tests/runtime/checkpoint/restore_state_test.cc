@@ -1,4 +1,4 @@
-// What a run takes over of a checkpoint's sums of micro-batches.
+// Restoring accumulated gradients of micro-batches from a checkpoint.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A run with sums of micro-batches in its state, or without.
+// A run with or without gradient accumulation.
 class TrainRun {
  public:
   explicit TrainRun(bool accumulates) : session_(LoadBackend("cpu"), {}) {
@@ -45,7 +45,7 @@ class TrainRun {
     ADD_FAILURE() << "no such state";
     return "";
   }
-  // As after so many micro-batches of an update.
+  // Sets the state as after `batches` micro-batches of an update.
   void Accumulate(float batches) {
     session_.state().Write(ir::kBatches, {{batches}});
     const std::string name = NameOf(ir::InputRole::kAccumulator);
@@ -86,7 +86,7 @@ TEST_F(RestoreStateTest, SumsOfAnUnfinishedUpdateAreNotLost) {
     EXPECT_THAT(e.what(), HasSubstr("tensor accumulated/"));
     EXPECT_THAT(e.what(), HasSubstr("this run has no such state"));
   }
-  // Nothing was taken over.
+  // Nothing was restored.
   EXPECT_EQ(without.session().state().Read(weight), before);
 }
 

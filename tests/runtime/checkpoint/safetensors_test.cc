@@ -45,7 +45,7 @@ class SafetensorsTest : public ::testing::Test {
     return {bytes.begin(), bytes.end()};
   }
 
-  // The message of the rejection, which must be one line that names the file.
+  // Returns the error, which must be one line that names the file.
   std::string Rejection() const {
     try {
       ReadSafetensors(path_);
@@ -126,8 +126,8 @@ TEST_F(SafetensorsTest, ReadsFilesOfOthers) {
   EXPECT_EQ(read.metadata.at("format"), "pt");
 }
 
-// The bytes of tensors and the metadata of fusor are summed; the rest of the
-// header has to fit the bytes and the model.
+// The checksum covers the bytes of tensors and fusor's metadata. The rest of
+// the header must match the bytes and the model.
 TEST_F(SafetensorsTest, AChangedTensorOrDescriptionIsRejected) {
   const NamedTensor tensors[] = {Random("first", ir::DType::kF32, {5}),
                                  Random("second", ir::DType::kF16, {3})};
@@ -146,7 +146,7 @@ TEST_F(SafetensorsTest, AChangedTensorOrDescriptionIsRejected) {
   other.replace(other.find("small"), 5, "smell");
   WriteRaw(other);
   EXPECT_THAT(Rejection(), HasSubstr("damaged: expected CRC-32C"));
-  // What somebody else has added says nothing.
+  // Metadata of other tools is not covered.
   other = whole;
   other.replace(other.find(R"("v")"), 3, R"("w")");
   WriteRaw(other);
@@ -263,7 +263,7 @@ TEST_F(SafetensorsTest, EveryTruncationIsRejected) {
   }
 }
 
-// Whatever the damage, the reader rejects or returns a file that is consistent.
+// The reader rejects damaged files or returns consistent tensors.
 TEST_F(SafetensorsTest, RandomDamageNeverCrashes) {
   const NamedTensor tensors[] = {Random("first", ir::DType::kF32, {5}),
                                  Random("second", ir::DType::kF16, {3})};

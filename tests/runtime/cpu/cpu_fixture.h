@@ -8,7 +8,7 @@
 
 namespace fusor::test {
 
-// The CPU backend with two threads, and buffers with known bytes around them.
+// The CPU backend with two threads. Surrounds buffers with known bytes.
 class Cpu {
  public:
   static Cpu& Get();
@@ -17,12 +17,12 @@ class Cpu {
   codegen::TargetCompiler& compiler() { return *compiler_; }
   runtime::Device& device() { return *device_; }
 
-  // Compiles, loads and launches the kernel once, on copies of the buffers'
-  // bytes at 64-byte addresses; returns what the buffers hold then. Fails the
-  // test when a byte outside a buffer has changed.
+  // Compiles the kernel and launches it once on copies of the buffers at
+  // 64-byte aligned addresses. Returns the buffers' contents. Fails the test if
+  // a byte outside a buffer has changed.
   std::vector<std::string> Run(const codegen::Kernel& kernel,
                                std::vector<std::string> buffers);
-  // The same by the kernel interpreter.
+  // Does the same with the kernel interpreter.
   static std::vector<std::string> Interpret(const codegen::Kernel& kernel,
                                             std::vector<std::string> buffers);
 
@@ -34,11 +34,11 @@ class Cpu {
   std::unique_ptr<runtime::Stream> stream_;
 };
 
-// Elements as bytes in `dtype`, and back.
+// Convert elements to bytes in `dtype`, and back.
 std::string ToBytes(ir::DType dtype, const std::vector<double>& values);
 std::vector<double> FromBytes(ir::DType dtype, const std::string& bytes);
 
-// Between bytes and the elements they hold.
+// Convert bytes to the elements they hold, and back.
 template <typename T>
 std::vector<T> As(const std::string& bytes) {
   std::vector<T> values(bytes.size() / sizeof(T));

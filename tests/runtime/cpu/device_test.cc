@@ -68,7 +68,7 @@ TEST(CpuDeviceTest, CompilersHaveTheThreadsAskedFor) {
 
 TEST(CpuDeviceTest, CodeForTheOlderTargetRunsToo) {
   const auto compiler = Cpu::Get().backend().CreateCompiler("cpu-avx2", {1});
-  // Where it is this machine's own target, code is for this very CPU.
+  // If cpu-avx2 is this machine's target, code is for the exact CPU.
   if (ir::DefaultCpuTarget().name != "cpu-avx2") {
     EXPECT_THAT(compiler->CodegenVersion(), HasSubstr("x86-64-v3"));
   }
@@ -143,7 +143,7 @@ TEST(CpuDeviceTest, RejectsBytesThatAreNoObject) {
   }
 }
 
-// The caller's own arithmetic keeps subnormals.
+// Kernels flush subnormals, but the caller's arithmetic must not.
 TEST(CpuDeviceTest, LaunchesLeaveTheCallersRoundingAlone) {
   codegen::Kernel k;
   k.name = "halve";

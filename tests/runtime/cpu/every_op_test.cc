@@ -1,6 +1,6 @@
-// Every op of the registry, in every dtype that it accepts, compiled for the
-// CPU and run as a program of its own: generated kernels for what fusion takes,
-// library calls for the rest.
+// Compiles every op of the registry for the CPU in every dtype that it accepts,
+// and runs it as a program: a generated kernel if fusion supports the op,
+// otherwise a library call.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,8 @@ using ir::FusionKind;
 using ir::Tensor;
 using runtime::Session;
 
-// Of the largest element: some units in the last place of its dtype.
+// Returns the tolerance relative to the largest element: a few units in the
+// last place of `dtype`.
 double Tolerance(DType dtype) {
   switch (dtype) {
     case DType::kF64:
@@ -53,7 +54,7 @@ std::unique_ptr<ir::Graph> OneOp(std::string_view op, const ir::Attrs& attrs,
   return graph;
 }
 
-// What should have run the op.
+// Checks that the plan runs the op by the expected kind of step.
 void ExpectRunBy(const ir::OpDef& op, const codegen::Plan& plan) {
   const auto count = [&](codegen::StepKind kind) {
     return std::count_if(
@@ -65,7 +66,7 @@ void ExpectRunBy(const ir::OpDef& op, const codegen::Plan& plan) {
     case FusionKind::kIndexed:
     case FusionKind::kReduce:
     case FusionKind::kSeparate:
-      // Only differentiation looks at a stop_gradient.
+      // stop_gradient only matters to autodiff.
       if (op.name == "stop_gradient") return;
       EXPECT_EQ(count(codegen::StepKind::kLaunch), 1);
       return;
@@ -79,8 +80,8 @@ void ExpectRunBy(const ir::OpDef& op, const codegen::Plan& plan) {
   }
 }
 
-// Normalisations keep their statistics in the dtype of their parameters, which
-// may be coarser than that of the result.
+// Returns the tolerance of an op. Normalisations keep statistics in the dtype
+// of their parameters, which may be less precise than the result's.
 double ToleranceOf(const ir::OpDef& op, const std::vector<Tensor>& operands,
                    DType result) {
   double tolerance = Tolerance(result);
@@ -99,7 +100,7 @@ void ExpectAgrees(Session& session, const ir::OpDef& op, const OpSample& sample,
       ir::Interpret(*graph, operands, ir::EvalMode::kTyped);
   codegen::CompileOptions options;
   options.verification = passes::Verification::kAll;
-  options.passes.disabled = {"simplify"};  // it would fold some away
+  options.passes.disabled = {"simplify"};  // it would fold some ops
   runtime::Program& program =
       session.Compile(std::move(graph), codegen::ProgramKind::kEval, options);
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -131,7 +132,7 @@ TEST_P(CpuEveryOp, AgreesWithTheInterpreterInEveryDtypeItAccepts) {
       if (!dtypes.empty() && !dtypes.contains(dtype)) continue;
       SCOPED_TRACE(DTypeName(dtype));
       ExpectAgrees(session, op, it->second, dtype);
-      if (dtypes.empty()) break;  // the dtype plays no part
+      if (dtypes.empty()) break;  // no operand has the dtype
     }
   }
 }

@@ -1,4 +1,4 @@
-// The CPU backend's communicators, each rank a thread.
+// Tests the CPU backend's communicators with one thread per rank.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ class GlooTest : public testing::Test {
   std::unique_ptr<Stream> stream_ = device_->CreateStream();
 };
 
-// `n` numbers of a rank; exact in every type, and sums of few are, too.
+// Returns n numbers of a rank. They and sums of few are exact in every dtype.
 std::vector<double> Whole(int rank, int64_t n) {
   std::vector<double> numbers;
   for (int64_t i = 0; i < n; ++i) {
@@ -166,7 +166,7 @@ TEST_F(GlooTest, SumsOf16BitKeepWhatIsNotFinite) {
   for (const bool deterministic : {false, true}) {
     OnRanks(2, {.deterministic = deterministic}, [&](Communicator& c) {
       for (const DType dtype : {DType::kF16, DType::kBF16}) {
-        // Eight, so that the vector loop sees them.
+        // Eight elements, to cover the vector loop.
         std::vector<double> mine{inf, -inf, NAN, 1, 0, 65504, 2, 3};
         if (c.rank() == 1) mine = {inf, inf, 1, NAN, 0, 65504, -2, 3};
         std::vector<uint8_t> data = Bytes(dtype, mine);
@@ -218,7 +218,7 @@ TEST_F(GlooTest, ScattersSumsAndGathersThem) {
   }
 }
 
-// Two tensors, of which the second has less than whole parts for all.
+// The second tensor is smaller than the sum of its shards.
 TEST_F(GlooTest, ScattersAndGathersTensorsThatLieApart) {
   OnRanks(4, {}, [&](Communicator& c) {
     struct Case {
@@ -257,8 +257,8 @@ TEST_F(GlooTest, ScattersAndGathersTensorsThatLieApart) {
   });
 }
 
-// In one piece and apart, in many messages and packed, and what Gloo does, all
-// started before any has ended.
+// Starts collectives of every kind before any has ended: contiguous and of
+// separate tensors, large and bucketed, and those that Gloo implements.
 TEST_F(GlooTest, CollectivesFollowWithoutAWait) {
   constexpr int64_t kLarge = 600'000, kSmall = 64;
   for (const int world : {2, 3}) {
@@ -298,7 +298,7 @@ TEST_F(GlooTest, CollectivesFollowWithoutAWait) {
              .elements = kLarge,
              .tensors = &scatter,
              .num_tensors = 1});
-      c.Wait(last, *stream_);  // it is gathered
+      c.Wait(last, *stream_);  // the next one gathers it
       start({.kind = CollectiveKind::kAllGather,
              .elements = kLarge,
              .tensors = &gather,
@@ -347,12 +347,13 @@ TEST_F(GlooTest, APeerThatStaysAwayIsLostInTime) {
   });
 }
 
-// What an abort does not end, ends after the timeout: too late for these.
+// If an abort fails, these tests last until this timeout.
 const CommunicatorOptions kPatient{.timeout = milliseconds(60'000)};
 
 class GlooAbortTest : public GlooTest {
  protected:
-  // Aborts a broadcast, from the root, a while after its start.
+  // Starts a broadcast from `root` and aborts it after `delay`. It must end
+  // long before the timeout.
   void AbortAfter(milliseconds delay, int root, int64_t elements,
                   std::unique_ptr<Communicator> communicator) {
     const auto begun = std::chrono::steady_clock::now();
@@ -376,22 +377,22 @@ class GlooAbortTest : public GlooTest {
   }
 };
 
-// At any moment: before the collective has begun, as it begins, and later.
+// Aborts before the broadcast has started, as it starts, and later.
 TEST_F(GlooAbortTest, EndsAReceptionAtAnyMoment) {
   for (const int delay : {0, 0, 0, 0, 0, 0, 0, 0, 1, 20}) {
     std::latch connected(2), aborted(2);
     GiveToRanks(2, kPatient, [&](std::unique_ptr<Communicator> c) {
-      // An abort closes what rank 1 would still connect by.
+      // Rank 1 must be connected, since an abort closes the listener.
       connected.arrive_and_wait();
       if (c->rank() == 0) {
         AbortAfter(milliseconds(delay), 1, 1000, std::move(c));
       }
-      aborted.arrive_and_wait();  // else the end of rank 1 ends it
+      aborted.arrive_and_wait();  // otherwise rank 1's exit would end it
     });
   }
 }
 
-// Of which the receiver, which is frozen, has taken a part.
+// Aborts a send whose receiver is frozen after it has received a part.
 TEST_F(GlooAbortTest, EndsWhatIsHalfSent) {
   constexpr int64_t kElements = 16 << 20;
   const int port = FreePort();
@@ -407,7 +408,7 @@ TEST_F(GlooAbortTest, EndsWhatIsHalfSent) {
                          .data = data.data(),
                          .elements = kElements},
                         *stream_);
-    std::this_thread::sleep_for(milliseconds(100));  // so that it says so
+    std::this_thread::sleep_for(milliseconds(100));  // sends its request
     raise(SIGSTOP);
     _exit(0);
   }

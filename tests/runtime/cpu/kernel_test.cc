@@ -1,4 +1,5 @@
-// Kernels written by hand, compiled and run, against the kernel interpreter.
+// Compiles and runs handwritten kernels, and compares them with the kernel
+// interpreter.
 
 #include <gmock/gmock.h>
 
@@ -23,7 +24,7 @@ std::vector<float> Ramp(int64_t n, double step = 0.25) {
   return values;
 }
 
-// Bit for bit what the interpreter makes of the same buffers.
+// Checks that the buffers are bit-identical to the interpreter's.
 void ExpectAsInterpreted(const Kernel& kernel,
                          const std::vector<std::string>& buffers) {
   const auto actual = Cpu::Get().Run(kernel, buffers);
@@ -78,7 +79,7 @@ TEST(CpuKernelTest, LargeGridsAreSharedAmongThreads) {
   }
 }
 
-// y[a, b, c] = x[b, c, a], all axes in the grid.
+// y[a, b, c] = x[b, c, a] with all axes in the grid.
 TEST(CpuKernelTest, GridsOfSeveralAxesAdvanceLikeAnOdometer) {
   for (int64_t c : {5, 8, 20}) {
     Kernel k;
@@ -115,7 +116,7 @@ TEST(CpuKernelTest, StridedStoresReachEveryLane) {
 }
 
 TEST(CpuKernelTest, UniformLoadsAndStoresInAVectorAxis) {
-  // y[i] = x[i] * s[0]; z[r] = s[0], for two rows r.
+  // y[i] = x[i] * s[0] and z[r] = s[0] for two rows r.
   Kernel k;
   k.name = "uniform";
   k.lanes = 8;
@@ -134,8 +135,8 @@ TEST(CpuKernelTest, UniformLoadsAndStoresInAVectorAxis) {
                           std::string(160, '\0'), std::string(160, '\0')});
 }
 
-// Row sums, maxima and minima with vector accumulators; lanes that the extent
-// does not fill stay neutral.
+// Sums, products, maxima and minima of rows with vector accumulators. Lanes
+// beyond the extent stay neutral.
 TEST(CpuKernelTest, ReductionsIgnoreMaskedLanes) {
   for (DType dtype : {DType::kF32, DType::kF64, DType::kI32, DType::kI64,
                       DType::kU8, DType::kF16}) {
@@ -167,8 +168,8 @@ TEST(CpuKernelTest, ReductionsIgnoreMaskedLanes) {
   }
 }
 
-// Column sums: a serial loop inside the vector axis, then everything in a
-// second phase of one task.
+// Sums columns with a serial loop inside the vector axis, then sums the result
+// in a second phase of one task.
 TEST(CpuKernelTest, PhasesSeeWhatEarlierOnesWrote) {
   constexpr int64_t kRows = 300, kColumns = 203;
   Kernel k;
@@ -196,7 +197,7 @@ TEST(CpuKernelTest, PhasesSeeWhatEarlierOnesWrote) {
           std::string(4, '\0')});
 }
 
-// y = x > 2, one bit an element, then z = x where y and -1 elsewhere.
+// y = x > 2 as a bitmask, then z = y ? x : -1.
 TEST(CpuKernelTest, PackedBoolsAreOneBitAnElement) {
   for (int lanes : {8, 16, 32, 64}) {
     constexpr int64_t kN = 640;
@@ -226,7 +227,7 @@ TEST(CpuKernelTest, PackedBoolsAreOneBitAnElement) {
   }
 }
 
-// x = x + 1 where input and output are the same memory.
+// x = x + 1 with one buffer for input and output.
 TEST(CpuKernelTest, UpdatesInPlace) {
   Kernel k;
   k.name = "in_place";
@@ -286,7 +287,7 @@ TEST(CpuKernelTest, RandomIsThePhiloxStream) {
   EXPECT_EQ(As<float>(buffers[3])[0], RandomUniform(kKey, kStep, 9, 4, 1234));
 }
 
-// a*b+c with a*b inexact: one rounding with contraction, two without.
+// a*b+c with an inexact a*b: rounds once with FMA contraction, twice without.
 TEST(CpuKernelTest, ContractionIsAsAsked) {
   Kernel k;
   k.name = "contract";

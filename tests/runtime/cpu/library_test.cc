@@ -1,5 +1,5 @@
-// Library calls against the interpreter, in every layout that the backend
-// proposes.
+// Compares library calls with the interpreter in every layout that the backend
+// offers.
 
 #include <gmock/gmock.h>
 
@@ -29,7 +29,8 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using Ints = std::vector<int64_t>;
 
-// Of the largest element: rounding to the dtype, a few of its units.
+// Returns the tolerance relative to the largest element: a few units in the
+// last place of `dtype`.
 double LibraryTolerance(DType dtype) {
   switch (dtype) {
     case DType::kF64:
@@ -43,7 +44,8 @@ double LibraryTolerance(DType dtype) {
   }
 }
 
-// Winograd rounds transformed operands, and no result can be more exact.
+// Returns the dtype that limits the precision. Winograd rounds transformed
+// operands to the operands' dtype.
 DType RoundedTo(const LibraryCall& call, const TensorType& result) {
   return call.attrs.Has("algorithm") &&
                  call.attrs.String("algorithm") == "winograd"
@@ -64,7 +66,8 @@ void ExpectClose(const OneNode& one, LibraryCall call) {
   }
 }
 
-// Channels that are blocked, few, odd or grouped; strides, padding, dilation.
+// Cases with blocked, few, odd or grouped channels, strides, padding and
+// dilation.
 const ConvCase kConvCases[] = {
     {2, 16, 32, 9, 3, 1, 1, 1, 1},
     {2, 32, 16, 8, 1, 1, 0, 1, 1, true, true},
@@ -82,7 +85,7 @@ const ConvCase kConvCases[] = {
     {3, 16, 16, 1, 1, 1, 0, 1, 1},
 };
 
-// oneDNN divides by a number of pixels that wraps around to 0.
+// oneDNN would divide by the number of pixels, which overflows to 0.
 TEST(CpuLibraryTest, ImagesTooLargeForOneDnnAreNamed) {
   const ConvCase huge{1, 1, 1, 65536, 3, 1, 1, 1, 1};
   for (const auto& one : ConvNodes(huge, DType::kF32)) {
@@ -108,13 +111,13 @@ TEST(CpuLibraryTest, ImagesTooLargeForOneDnnAreNamed) {
 }
 
 TEST(CpuLibraryTest, ConvolutionsInTheLayoutsOfTheirCandidates) {
-  // oneDNN has convolutions in bf16 for AVX-512 alone.
+  // oneDNN has bf16 convolutions only for AVX-512.
   const bool has_bf16 = ir::DefaultCpuTarget().name == "cpu-avx512";
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     for (const ConvCase& c : kConvCases) {
       for (const auto& one : ConvNodes(c, dtype)) {
         const auto candidates = Cpu::Get().compiler().Candidates(*one->node);
-        // oneDNN's ReLU drops NaN.
+        // oneDNN's ReLU turns NaN into 0, so it is not a candidate.
         const bool relu =
             one->node->attrs().Has("relu") && one->node->attrs().Bool("relu");
         ASSERT_EQ(candidates.empty(),
@@ -143,13 +146,13 @@ TEST(CpuLibraryTest, ConvolutionsInRowMajorLayoutAndEveryDtype) {
   }
 }
 
-// Every call of the case's convolutions, on poisoned memory: none reads or
-// leaves what nothing has written.
+// Runs every implementation of the case's convolutions on poisoned memory. They
+// must not read unwritten memory, nor leave results unwritten.
 void ExpectNoUnwrittenMemory(const ConvCase& c) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     for (const auto& one : ConvNodes(c, dtype)) {
       ExpectClose(*one, one->PlainCall());
-      // A candidate only for workspaces larger than these.
+      // im2col is a candidate only for larger workspaces than these.
       if (one->node->op_name() == "conv2d_grad_weight" && c.groups == 1 &&
           dtype == DType::kF32) {
         const Layout channels_last{{0, 2, 3, 1}, {}};
@@ -168,8 +171,8 @@ void ExpectNoUnwrittenMemory(const ConvCase& c) {
   }
 }
 
-// Windows larger than the feature map, maps narrower than the stride, padding
-// beyond the kernel.
+// Windows larger than the feature map, feature maps smaller than the stride,
+// padding larger than the kernel.
 TEST(CpuLibraryTest, ConvolutionsOfOddGeometryUseNoUnwrittenMemory) {
   uint32_t draws = 0;
   const auto draw = [&](std::initializer_list<int64_t> choices) {
@@ -203,7 +206,7 @@ TEST(CpuLibraryTest, ConvolutionsOfOddGeometryUseNoUnwrittenMemory) {
   }
 }
 
-// oneDNN's gradient of 1x1 weights reads beyond x where channels do not fill a
+// oneDNN's 1x1 weight gradient reads beyond x if the channels do not fill a
 // block.
 TEST(CpuLibraryTest, StridedConvolutionsOfFewChannelsUseNoUnwrittenMemory) {
   for (const int64_t channels : {1, 2, 3, 12, 20}) {
@@ -222,8 +225,8 @@ TEST(CpuLibraryTest, StridedConvolutionsOfFewChannelsUseNoUnwrittenMemory) {
   }
 }
 
-// oneDNN's AMX kernels: weight gradients read beyond rows that are shorter than
-// the stride, and a last row of windows within the padding ended the process.
+// oneDNN's AMX weight gradients read beyond rows shorter than the stride, and
+// crashed if the last row of windows was all padding.
 TEST(CpuLibraryTest, ConvolutionsOfMorePaddingThanImageUseNoUnwrittenMemory) {
   ExpectNoUnwrittenMemory({.n = 2,
                            .c = 1,
@@ -266,14 +269,14 @@ TEST(CpuLibraryTest, WinogradComesFirstWhereItApplies) {
                     DType::kF32, {1, 64, 28, 28}, candidates[0].operands[0]}),
                 HasSubstr("{aBcd16b}"));
   }
-  // Not for one small image, whose workspace costs more than the products save.
+  // For one small image, the workspace costs more than Winograd saves.
   for (const auto& one : ConvNodes(kConvCases[2], DType::kF32)) {
     const auto candidates = Cpu::Get().compiler().Candidates(*one->node);
     ASSERT_EQ(candidates.size(), 3);
     EXPECT_EQ(candidates[0].algorithm, "direct");
     EXPECT_EQ(candidates[1].algorithm, "winograd");
   }
-  // Not with a stride.
+  // Winograd does not support strides.
   for (const auto& one : ConvNodes(kConvCases[3], DType::kF32)) {
     for (const auto& c : Cpu::Get().compiler().Candidates(*one->node)) {
       EXPECT_EQ(c.algorithm, "direct");
@@ -281,7 +284,7 @@ TEST(CpuLibraryTest, WinogradComesFirstWhereItApplies) {
   }
 }
 
-// Each image is described as one row of pixels.
+// Describes each image as one row of pixels.
 TEST(CpuLibraryTest, WeightGradientsOf1x1InBf16AreFlat) {
   if (!Cpu::Get().compiler().target().bf16_matmul) {
     GTEST_SKIP() << "no blocks of 16 channels";
@@ -301,7 +304,7 @@ TEST(CpuLibraryTest, WeightGradientsOf1x1InBf16AreFlat) {
   };
   EXPECT_THAT(names(kConvCases[1], DType::kBF16), Contains("direct-flat"));
   EXPECT_THAT(names(kConvCases[1], DType::kF32), Not(Contains("direct-flat")));
-  // 3x3, and 1x1 with a stride.
+  // Neither 3x3 nor strided 1x1 convolutions are flat.
   EXPECT_THAT(names(kConvCases[2], DType::kBF16), Not(Contains("direct-flat")));
   EXPECT_THAT(names(kConvCases[4], DType::kBF16), Not(Contains("direct-flat")));
 }
@@ -333,7 +336,7 @@ TEST(CpuLibraryTest, ForwardAndGradientShareTheWeightLayoutInFp32) {
   }
 }
 
-// Compilers for several numbers of threads may live in one process.
+// One process may have compilers for different numbers of threads.
 TEST(CpuLibraryTest, CandidatesAreThoseOfTheNumberOfThreads) {
   const auto nodes = ConvNodes({8, 64, 64, 28, 3, 1, 1, 1, 1}, DType::kF32);
   const auto modelled = [&](int threads) {
@@ -365,7 +368,7 @@ struct PoolCase {
   int64_t n, c, size, window, stride, pad;
 };
 
-// Overlapping windows, input that no window covers, padding, whole planes.
+// Overlapping windows, uncovered input, padding, and global pooling.
 constexpr PoolCase kPoolCases[] = {{2, 16, 9, 3, 2, 1}, {2, 16, 8, 2, 2, 0},
                                    {1, 32, 8, 3, 2, 0}, {2, 5, 7, 3, 1, 1},
                                    {2, 64, 7, 7, 1, 0}, {1, 16, 11, 4, 3, 2}};
@@ -402,7 +405,7 @@ TEST(CpuLibraryTest, AveragePoolingAndItsGradient) {
   }
 }
 
-// Few distinct values, so that windows have several maxima; NaN is greater than
+// Few distinct values, so that windows have several maxima. NaN is greater than
 // any number.
 TEST(CpuLibraryTest, MaxPoolingFindsTheFirstMaximum) {
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
@@ -533,7 +536,7 @@ TEST(CpuLibraryTest, RejectsAPlanWithTooSmallAWorkspace) {
   }
 }
 
-// oneDNN would compute the convolution alone.
+// oneDNN would compute only the convolution.
 TEST(CpuLibraryTest, TheInterpreterRunsLibraryFusions) {
   OneNode one(
       "conv2d",

@@ -1,5 +1,5 @@
-// Accuracy of the elementary functions in generated code, against libm in
-// double precision.
+// Checks the accuracy of the elementary functions in generated code against
+// libm in double precision.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using codegen::Kernel;
 using ir::DType;
 using ir::ScalarOp;
 
-// z = op(x, y) over f32 vectors.
+// Returns op(x, y), elementwise on f32.
 std::vector<float> Apply(ScalarOp op, const std::vector<float>& x,
                          const std::vector<float>& y) {
   const auto n = static_cast<int64_t>(x.size());
@@ -39,16 +39,17 @@ std::vector<float> Apply(ScalarOp op, const std::vector<float>& x,
       Cpu::Get().Run(k, {Bytes(x), Bytes(y), std::string(4 * n, '\0')})[2]);
 }
 
-// Distance of `actual` from the exact value in units of the last place of the
-// exact value's float; subnormals count as zero. Infinity where one is NaN or
-// infinite and the other is not.
+// Returns the error of `actual` in units in the last place of the exact value
+// as a float. Subnormals count as zero. Returns infinity if only one is NaN or
+// infinite.
 double UlpError(float actual, double exact) {
   const auto nearest = static_cast<float>(exact);
   if (std::isnan(actual) || std::isnan(exact)) {
     return std::isnan(actual) && std::isnan(exact) ? 0 : INFINITY;
   }
   if (std::isinf(actual) || std::isinf(nearest)) {
-    // Within half a unit of the overflow threshold either is right.
+    // Near the overflow threshold, the largest float and infinity are both
+    // right.
     const double limit = std::numeric_limits<float>::max();
     const bool close = std::fabs(exact) > limit * (1 - 1e-7) &&
                        std::fabs(exact) < limit * (1 + 1e-6);
@@ -62,7 +63,7 @@ double UlpError(float actual, double exact) {
   return std::fabs(actual - exact) / unit;
 }
 
-// Every 509th float and the special ones.
+// Returns every 509th float and special values.
 std::vector<float> Sweep() {
   std::vector<float> x;
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 509) {
@@ -98,7 +99,7 @@ double WorstError(ScalarOp op, const std::function<double(double)>& exact) {
   return worst;
 }
 
-// Huge neighbours in a vector may not change an element's bits.
+// Huge values in other lanes must not change an element's bits.
 TEST(CpuMathTest, NoElementDependsOnItsNeighbours) {
   std::vector<float> alone, beside;
   for (int i = 0; i < 1000; ++i) {
@@ -168,7 +169,8 @@ TEST(CpuMathTest, SignsOfZeroAndInfinitySurvive) {
 
 TEST(CpuMathTest, PowersAreWithinOneUlp) {
   std::vector<float> x, y;
-  // Bases over all magnitudes, exponents such that results are too.
+  // Bases of all magnitudes, with exponents that spread the results over all
+  // magnitudes.
   uint32_t state = 12345;
   const auto next = [&state] { return state = state * 1664525 + 1013904223; };
   for (int i = 0; i < 1 << 21; ++i) {
@@ -180,7 +182,7 @@ TEST(CpuMathTest, PowersAreWithinOneUlp) {
     x.push_back(base);
     y.push_back(static_cast<float>(log2 == 0 ? scale : scale / log2));
   }
-  // Bases near one, and everyday exponents of either sign.
+  // Bases near one, and small integer exponents of both signs.
   for (int i = 1; i < 1 << 18; ++i) {
     x.push_back(1 + static_cast<float>(i - (1 << 17)) * 0x1p-23f);
     y.push_back(static_cast<float>(next() >> 8));

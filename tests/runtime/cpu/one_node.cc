@@ -72,7 +72,7 @@ std::vector<Tensor> RunCall(LibraryCall& call,
   const auto stream = cpu.device().CreateStream();
   std::vector<std::unique_ptr<runtime::Memory>> memories;
   std::vector<void*> args;
-  // In the middle of poison: the call may not read around its operands either.
+  // Surrounds each buffer with poisoned memory, which the call must not read.
   const auto add = [&](size_t bytes) {
     constexpr size_t kAround = codegen::kBufferAlignment;
     memories.push_back(cpu.device().Allocate(bytes + 2 * kAround));

@@ -11,7 +11,7 @@
 
 namespace fusor::test {
 
-// A graph of one node on row-major operands, and library calls of it.
+// A graph of one node with row-major operands, and its library calls.
 struct OneNode {
   OneNode(std::string_view op, const std::vector<ir::TensorType>& operands,
           const ir::Attrs& attrs);
@@ -21,9 +21,9 @@ struct OneNode {
                             const std::string& algorithm = "") const;
   codegen::LibraryCall PlainCall(const std::string& algorithm = "") const;
 
-  // Random, the same each time.
+  // Returns random operands, the same each time.
   std::vector<ir::Tensor> Operands() const;
-  // By the interpreter, without rounding.
+  // Interprets the node without rounding.
   std::vector<ir::Tensor> Expected(
       const std::vector<ir::Tensor>& operands) const;
 
@@ -38,15 +38,14 @@ std::vector<ir::Tensor> RunCall(codegen::LibraryCall& call,
 struct ConvCase {
   int64_t n, c, o, size, kernel, stride, pad, dilation, groups;
   bool bias = false, relu = false;
-  // Where they differ from `size` and `pad`.
+  // Default: `size` and `pad`.
   std::optional<int64_t> width{}, pad_width{};
-  // Padding of the bottom and the right side, where it differs from that of the
-  // top and the left.
+  // Bottom and right padding. Default: the top and left padding.
   std::optional<int64_t> far_pad{}, far_pad_width{};
 };
 
-// Forward, gradient of the input and of the weight of one convolution; for bf16
-// that of the weight in f32, too.
+// Returns a convolution and its gradients for the input and the weight. For
+// bf16, adds a weight gradient in f32.
 std::vector<std::unique_ptr<OneNode>> ConvNodes(const ConvCase& c,
                                                 ir::DType dtype);
 

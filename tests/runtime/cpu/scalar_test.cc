@@ -1,4 +1,5 @@
-// Every scalar op in every dtype, and conversions, against ir::EvalScalar.
+// Compares every scalar op in every dtype, and conversions, with
+// ir::EvalScalar.
 
 #include <gtest/gtest.h>
 
@@ -16,7 +17,8 @@ using codegen::Kernel;
 using ir::DType;
 using ir::ScalarOp;
 
-// y = op(operands), all vectors of n elements in `types`, last the result's.
+// Returns a kernel y = op(operands) on vectors of n elements. `types` lists the
+// operands' dtypes, then the result's.
 Kernel ScalarKernel(ScalarOp op, const std::vector<DType>& types, int64_t n,
                     bool vector, bool round) {
   Kernel k;
@@ -78,7 +80,7 @@ bool IsPredicate(ScalarOp op) {
          op == ScalarOp::kOr;
 }
 
-// Units in the last place that an op may be off, in its own dtype.
+// Returns the permitted error of an op in units in the last place of `dtype`.
 double ToleranceOf(ScalarOp op, DType dtype) {
   switch (op) {
     case ScalarOp::kExp:
@@ -89,7 +91,7 @@ double ToleranceOf(ScalarOp op, DType dtype) {
     case ScalarOp::kErf:
     case ScalarOp::kRsqrt:
     case ScalarOp::kPow:
-      // 16-bit results are rounded from f32.
+      // 16-bit results are computed in f32 and rounded.
       return dtype == DType::kF32 ? 2 : 1;
     default:
       return 0;
@@ -117,7 +119,7 @@ bool Agrees(DType dtype, double actual, double expected, double ulps) {
   return std::fabs(actual - expected) <= ulps * Ulp(dtype, expected);
 }
 
-// All combinations of samples.
+// Returns all combinations of the samples.
 std::vector<std::vector<double>> Combine(
     const std::vector<std::vector<double>>& samples) {
   std::vector<std::vector<double>> columns(samples.size());
@@ -173,7 +175,7 @@ TEST_P(CpuScalarTest, AgreesWithItsDefinition) {
         for (int a = 0; a < arity; ++a) x[a] = operands[a][i];
         const double exact =
             ir::EvalScalar(op, {x, static_cast<size_t>(arity)});
-        // A float function's integer result is unspecified out of range.
+        // Conversions of out-of-range floats to integers are unspecified.
         const double range = ToleranceOf(op, DType::kF32) > 0 ? 0x1p31 : 0x1p53;
         if (!ir::IsFloat(types.back()) && !(std::fabs(exact) < range)) {
           continue;
@@ -202,7 +204,7 @@ TEST(CpuConversionTest, EveryPairOfDtypes) {
   for (DType from : ir::kAllDTypes) {
     for (DType to : ir::kAllDTypes) {
       std::vector<double> x = Samples(from);
-      if (!ir::IsFloat(to)) {  // out of range is unspecified
+      if (!ir::IsFloat(to)) {  // conversions out of range are unspecified
         std::erase_if(x, [](double v) { return !(std::fabs(v) < 0x1p31); });
       }
       const auto actual =
@@ -217,7 +219,7 @@ TEST(CpuConversionTest, EveryPairOfDtypes) {
   }
 }
 
-// Zero for subnormal f32: generated code flushes them.
+// Returns 0 for subnormal f32, which generated code flushes.
 double Flushed(double x) {
   return std::fabs(x) < std::numeric_limits<float>::min() ? 0 * x : x;
 }
@@ -252,8 +254,8 @@ TEST(CpuConversionTest, EverySixteenBitFloatSurvivesTheRoundTrip) {
   }
 }
 
-// Around every 16-bit float: itself, the midpoint to the next, and the floats
-// on either side of the midpoint.
+// Converts every 16-bit float, the midpoint to its successor, and the floats
+// next to the midpoint.
 TEST(CpuConversionTest, NarrowingRoundsToNearestEven) {
   for (DType dtype : {DType::kF16, DType::kBF16}) {
     std::vector<float> x;
@@ -262,7 +264,8 @@ TEST(CpuConversionTest, NarrowingRoundsToNearestEven) {
                                        static_cast<uint16_t>(bits + 1)};
       const std::vector<double> ends = FromBytes(dtype, Bytes(pair));
       if (!std::isfinite(ends[0]) || std::isnan(ends[1])) continue;
-      // Beyond the greatest one, the midpoint is where infinity begins.
+      // Above the largest finite value, the midpoint is the threshold of
+      // infinity.
       const double next =
           std::isinf(ends[1])
               ? ends[0] + std::copysign(Ulp(dtype, ends[0]), ends[0])
@@ -292,7 +295,8 @@ TEST(CpuConversionTest, NarrowingRoundsToNearestEven) {
   }
 }
 
-// From f64 with one rounding: just above a midpoint by less than f32 can tell.
+// Conversions from f64 round once: some values are closer to a midpoint than
+// f32 can represent.
 TEST(CpuConversionTest, NarrowingFromDoubleRoundsOnce) {
   for (DType dtype : {DType::kF16, DType::kBF16}) {
     const double ulp = dtype == DType::kF16 ? 0x1p-10 : 0x1p-7;

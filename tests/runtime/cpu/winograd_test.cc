@@ -1,4 +1,4 @@
-// Winograd's F(2x2, 3x3) in bf16 against the interpreter without rounding.
+// Compares Winograd F(2x2, 3x3) in bf16 with the interpreter without rounding.
 
 #include <gmock/gmock.h>
 
@@ -23,11 +23,11 @@ using ::testing::Not;
 // Unit roundoff of bf16.
 constexpr double kUnit = 0x1p-8;
 
-// What theory expects of operands with independent elements, in units of the
-// result's root mean square. Rounding to bf16 has an error of 0.42 kUnit. The
-// transforms make the variance of the sums (5/3)^2 times that of the result;
-// each product has two rounded factors, and the result of a convolution, bf16
-// itself, is rounded once more.
+// Returns the expected error for operands with independent elements, relative
+// to the result's root mean square. Rounding to bf16 has an error of 0.42
+// kUnit. The transforms increase the variance of the sums by (5/3)^2 relative
+// to the result. Each product has two rounded factors, and bf16 results are
+// rounded once more.
 double ExpectedError(const TensorType& result) {
   const double result_rounding = result.dtype == DType::kBF16 ? 1 : 0;
   return 0.42 * kUnit * std::sqrt(2 * 25.0 / 9 + result_rounding);
@@ -52,7 +52,8 @@ double RootMeanSquare(const std::vector<double>& values) {
   return std::sqrt(sum / static_cast<double>(values.size()));
 }
 
-// Root mean square and maximum, relative to the root mean square of `expected`.
+// Root mean square and maximum of the error, relative to the root mean square
+// of `expected`.
 struct Errors {
   double mean = 0, worst = 0;
 };
@@ -79,9 +80,9 @@ class WinogradTest : public ::testing::Test {
   }
 };
 
-// Tails of tiles, of blocks of tiles and of groups of channels; odd numbers of
-// blocks and images; every padding; more parts than tiles; channels enough to
-// divide a weight gradient by them.
+// Partial tiles, blocks of tiles and groups of channels; odd numbers of blocks
+// and images; every padding; more partitions than tiles; enough channels to
+// partition a weight gradient by them.
 const ConvCase kCases[] = {
     {2, 16, 16, 8, 3, 1, 1, 1, 1},
     {1, 48, 80, 7, 3, 1, 1, 1, 1, true, true},
@@ -116,7 +117,7 @@ TEST_F(WinogradTest, ErrorsAreThoseOfRoundingTransformedOperands) {
   }
 }
 
-// The library's own error is the rounding of its result.
+// A direct convolution only rounds its result.
 TEST_F(WinogradTest, IsLessExactThanADirectConvolutionByAKnownFactor) {
   const auto nodes = ConvNodes({2, 64, 64, 12, 3, 1, 1, 1, 1}, DType::kBF16);
   for (size_t i : {0, 1}) {
@@ -154,7 +155,8 @@ TEST_F(WinogradTest, GivesTheSameBitsEachTime) {
   }
 }
 
-// Loss scaling looks for these. What shares a tile with one may become NaN.
+// Dynamic loss scaling relies on this. Elements of the same tile may become
+// NaN.
 TEST_F(WinogradTest, WhatIsNotFiniteStaysSo) {
   const auto nodes =
       ConvNodes({1, 16, 16, 9, 3, 1, 1, 1, 1, false, true}, DType::kBF16);
@@ -175,7 +177,7 @@ TEST_F(WinogradTest, WhatIsNotFiniteStaysSo) {
   }
 }
 
-// The model of time puts it before a direct convolution where its tiles fit.
+// The cost model prefers it to a direct convolution if its tiles fit.
 TEST_F(WinogradTest, ComesFirstUnlessTilesAreMostlyPadding) {
   const auto first = [](const ConvCase& c) {
     return Cpu::Get()

@@ -1,5 +1,5 @@
-// How matrix products are run on a device by cuBLASLt, with fakes for it
-// and for the driver: what it is told, and that it comes to the IR's product.
+// Runs matmuls with fakes of cuBLASLt and the driver. Checks the arguments of
+// cuBLASLt, and the results against the IR.
 
 #include <gmock/gmock.h>
 
@@ -27,7 +27,7 @@ struct Epilogue {
   bool relu = false;
 };
 
-// [m,k] x [k,n], with leading batch dimensions.
+// Returns a matmul of [m,k] and [k,n] with leading batch dimensions.
 LibraryCall Call(DType operands, DType result, bool transpose_a = false,
                  bool transpose_b = false, const ir::Shape& batch = {},
                  Epilogue epilogue = {}) {
@@ -60,7 +60,7 @@ class CublasltCallTest : public testing::Test {
     stream_ = device_->CreateStream();
   }
 
-  // Operands, result, and a workspace that is not aligned.
+  // Returns operands, the result and an unaligned workspace.
   std::vector<void*> Arguments(const LibraryCall& call) {
     std::vector<void*> args;
     const auto add = [&](int64_t bytes) {
@@ -147,8 +147,8 @@ TEST_F(CublasltCallTest, AlignsTheWorkspaceAndKeepsWithinIt) {
             static_cast<const char*>(args[3]) + call.workspace_bytes);
 }
 
-// Its address is known when the product is enqueued; an algorithm for it is
-// asked for earlier, with an address that is as aligned as all are.
+// The bias's address is known only at the launch. The heuristic is called
+// earlier, with an address of the same alignment.
 TEST_F(CublasltCallTest, TellsWhereTheBiasLies) {
   const LibraryCall call = Call(DType::kF16, DType::kF16, false, true, {},
                                 {.bias = true, .relu = true});

@@ -1,5 +1,5 @@
-// The CUDA device on a driver that emulates a GPU: what it asks of a driver,
-// and that sessions train on it. No GPU takes part.
+// The CUDA device on a driver that emulates a GPU: its driver calls, and
+// training on it. Needs no GPU.
 
 #include "runtime/cuda/cuda_device.h"
 
@@ -61,12 +61,12 @@ std::unique_ptr<ir::Graph> ResNet18(models::Phase phase) {
       .graph;
 }
 
-// What a session is trained with.
+// Options of a training session.
 struct Setting {
   DType dtype = DType::kF32;
   bool graph = true;
   BuildGraph build = SmallVgg;
-  bool train_alone = false;  // no accumulation, no evaluation
+  bool train_alone = false;  // without accumulation and evaluation
   int64_t graph_steps = 1;
   bool dependent_launch = false;
   codegen::WarningHandler warning{};
@@ -93,7 +93,7 @@ class Training {
     session_.state().Initialize(1);
   }
 
-  // Another batch each time, whose memory is overwritten at once.
+  // Runs the program on a new batch, whose host memory is overwritten at once.
   void Step(int program, uint64_t seed) {
     Set(program, seed, /*slot=*/0);
     session_.programs()[program]->Run();
@@ -112,8 +112,8 @@ class Training {
     set("step", MakeTensor({DType::kI32, {}, {}}, {static_cast<double>(seed)}));
   }
 
-  // Two updates of two micro-batches each, and an evaluation; without a stop in
-  // between.
+  // Runs two updates of two micro-batches each and an evaluation, without
+  // waiting in between.
   std::map<std::string, std::vector<float>> Train() {
     for (uint64_t seed = 1; seed <= 4; ++seed)
       Step(seed % 2 == 0 ? 0 : 1, seed);
@@ -159,7 +159,7 @@ std::string FailureOf(const std::function<void()>& act, ErrorCode code) {
   return "nothing was thrown";
 }
 
-// The emulated GPU has no graphs, no pinned memory and one stream.
+// The emulated GPU has no graphs, no pinned memory and only one stream.
 TEST(CudaDevice, TrainsAsTheEmulatedGpuDoes) {
   for (const DType dtype : {DType::kF32, DType::kF16}) {
     EmulatedBackend emulated({.compiler = FakePlanner});
@@ -175,7 +175,7 @@ TEST(CudaDevice, TrainsAsTheEmulatedGpuDoes) {
   }
 }
 
-// Residual blocks, and a stem whose windows of pooling overlap.
+// The network has residual blocks, and overlapping pooling windows in its stem.
 TEST(CudaDevice, TrainsResNet18AsTheEmulatedGpuDoes) {
   const Setting setting{
       .dtype = DType::kF16, .build = ResNet18, .train_alone = true};
@@ -204,7 +204,7 @@ TEST(CudaDevice, AStepIsOneLaunch) {
   EXPECT_THAT(backend.driver().TakeCalls(), ElementsAre("cuGraphLaunch"));
 }
 
-// What the driver is asked for by a step whose launches are given one by one.
+// Returns the driver calls of a step without a graph.
 std::vector<std::string> CallsOneByOne(Training& training) {
   std::vector<std::string> expected;
   const codegen::Plan& plan = training.program().plan();
@@ -229,7 +229,8 @@ TEST(CudaDevice, AStepWithoutGraphIsItsKernelsAndCalls) {
   }
 }
 
-// Libraries may allocate at their first call, which a capture forbids.
+// The first step is not captured: libraries may allocate in their first call,
+// which a capture forbids.
 TEST(CudaDevice, TheFirstStepRunsBeforeItIsCaptured) {
   FakeCudaBackend backend;
   Training training(backend, {});
@@ -246,7 +247,7 @@ TEST(CudaDevice, TheFirstStepRunsBeforeItIsCaptured) {
   EXPECT_EQ(backend.driver().TakeCalls(), expected);
 }
 
-// Three steps of training: what they make of the state, and what is told.
+// State, warnings and driver calls of three training steps.
 struct ThreeSteps {
   std::map<std::string, std::vector<float>> state;
   std::vector<std::string> warnings;
@@ -275,14 +276,14 @@ ThreeSteps TrainThreeSteps(const std::string& rejected, int times,
   return result;
 }
 
-// Whatever a driver or a library rejects while a step becomes a graph, it runs,
-// with the same results: captured in relaxed mode, or launch by launch.
+// A step runs with the same results if the driver or a library rejects its
+// capture: in relaxed mode after one rejection, without a graph after two.
 TEST(CudaDevice, AStepRunsWhateverItsCaptureIsRejected) {
   const ThreeSteps reference =
       TrainThreeSteps("", 0, /*dependent_launch=*/true);
   EXPECT_THAT(reference.warnings, ::testing::IsEmpty());
   EXPECT_THAT(reference.calls, Contains("cuGraphLaunch"));
-  // Those of a capture, and what becomes of it.
+  // The calls that capture and prepare a graph.
   for (const char* call :
        {"cuStreamBeginCapture", "cuLaunchKernel", "cuLaunchKernelEx",
         "cuLaunchHostFunc", "cuStreamEndCapture", "cuGraphInstantiate",
@@ -301,7 +302,7 @@ TEST(CudaDevice, AStepRunsWhateverItsCaptureIsRejected) {
                 HasSubstr(relaxed ? "; it is captured in relaxed mode"
                                   : "; relaxed capture: ")));
       EXPECT_EQ(result.warnings[0].find('\n'), std::string::npos);
-      // A call of another library has its own words.
+      // A library calls cuLaunchHostFunc, and reports its own error.
       if (call != std::string("cuLaunchHostFunc")) {
         EXPECT_THAT(result.warnings[0],
                     HasSubstr(call + std::string(": CUDA_ERROR_NOT_SUPPORTED "
@@ -322,7 +323,8 @@ TEST(CudaDevice, AStepRunsWhereItsGraphCannotBeLaunched) {
                   "and calls are launched one by one"));
 }
 
-// Nor do the other programs of a session try, or tell, again.
+// After a rejected capture, other programs of the session neither try nor warn
+// again.
 TEST(CudaDevice, ProgramsShareWhatIsKnownOfCaptures) {
   FakeCudaBackend backend;
   std::vector<std::string> warnings;
@@ -336,8 +338,8 @@ TEST(CudaDevice, ProgramsShareWhatIsKnownOfCaptures) {
   EXPECT_EQ(std::count(calls.begin(), calls.end(), "cuStreamBeginCapture"), 2);
 }
 
-// From the third batch on the host may wait for the copy of the one before the
-// last, but never for a step.
+// From the third batch on, the host may wait for the copy of the batch before
+// the last, but never for a step.
 TEST(CudaDevice, BatchesDoNotWaitForSteps) {
   FakeCudaBackend backend;
   Training training(backend, {});
@@ -353,7 +355,7 @@ TEST(CudaDevice, BatchesDoNotWaitForSteps) {
             std::count(calls.begin(), calls.end(), "cuMemcpyDtoDAsync"));
 }
 
-// The loop reads what step n says once it has enqueued step n + 1.
+// The loop enqueues step n + 1 before it reads the results of step n.
 TEST(CudaDevice, ATrainingLoopNeverWaitsForTheStepThatItHasEnqueued) {
   constexpr int kSteps = 6;
   FakeCudaBackend backend({.seed = 5});
@@ -369,9 +371,9 @@ TEST(CudaDevice, ATrainingLoopNeverWaitsForTheStepThatItHasEnqueued) {
       nullptr);
   EXPECT_EQ(report.losses.size(), kSteps);
   const auto calls = backend.driver().TakeCalls();
-  // Between two steps of which the second is a graph: the loss of the first
-  // starts its way, that of the one before is awaited, and the next batch
-  // comes.
+  // Between two steps, of which the second is a graph, the host starts to copy
+  // the loss of the first, waits for the loss before that, and copies the next
+  // batch.
   const auto launch = [&](auto from) {
     return std::find(from, calls.end(), "cuGraphLaunch");
   };
@@ -392,7 +394,7 @@ TEST(CudaDevice, ATrainingLoopNeverWaitsForTheStepThatItHasEnqueued) {
   EXPECT_EQ(backend.driver().problem(), "");
 }
 
-// Two epochs of four steps, each the three of a graph and one by itself.
+// Two epochs of four steps each: three in one graph, then one alone.
 struct TwoEpochs {
   std::vector<double> losses;
   std::map<std::string, std::vector<float>> state;
@@ -449,7 +451,7 @@ TEST(CudaDevice, StepsOfOneGraphAreThoseOfGraphsOfTheirOwn) {
   const TwoEpochs grouped = TrainTwoEpochs(3, 2);
   EXPECT_EQ(grouped.losses, expected.losses);
   EXPECT_EQ(grouped.state, expected.state);
-  // Not the first group, nor the first step beside it.
+  // The first group and the first single step run without a graph.
   EXPECT_EQ(
       std::count(grouped.calls.begin(), grouped.calls.end(), "cuGraphLaunch"),
       2);
@@ -461,8 +463,8 @@ TEST(CudaDevice, StepsOfOneGraphAreThoseOfGraphsOfTheirOwn) {
   }
 }
 
-// The batches of a graph are copied while the one before runs, and the losses
-// of that one are read once its successor is enqueued.
+// The batches of a graph are copied while the previous graph runs. The host
+// reads that graph's losses after it has enqueued the next one.
 TEST(CudaDevice, GraphsOfStepsNeverWaitForTheOneThatIsEnqueued) {
   constexpr int kSteps = 2;
   FakeCudaBackend backend({.seed = 5});
@@ -501,7 +503,7 @@ TEST(CudaDevice, GraphsOfStepsNeverWaitForTheOneThatIsEnqueued) {
   EXPECT_EQ(backend.driver().problem(), "");
 }
 
-// The last run of a group is in slot 0, where reading outputs finds it.
+// The last run of a group uses slot 0, which outputs are read from.
 TEST(CudaDevice, ReadsTheLastRunOfAGroup) {
   FakeCudaBackend backend;
   Training training(backend, {.train_alone = true});
@@ -549,7 +551,7 @@ TEST(CudaDevice, LargeCopiesGoPieceByPiece) {
   EXPECT_EQ(backend.driver().problem(), "");
 }
 
-// A slot that is too small is replaced when what it held has been taken.
+// A slot that is too small is freed after its copy has ended.
 TEST(CudaDevice, LargerCopiesWaitForThoseWhosePlaceTheyTake) {
   FakeCudaBackend backend({.seed = 5});
   const auto device = backend.OpenDevice(0, {});
@@ -561,7 +563,7 @@ TEST(CudaDevice, LargerCopiesWaitForThoseWhosePlaceTheyTake) {
     const std::vector<char> data(bytes, static_cast<char>('a' + place));
     stream->CopyToDevice(base + place * kBytes, data.data(), bytes);
   };
-  // Two slots, each used, each to grow.
+  // Uses both slots, then grows both.
   copy(0, kBytes / 2);
   copy(1, kBytes / 2);
   backend.driver().TakeCalls();
@@ -640,8 +642,8 @@ TEST(CudaDevice, SaysWhichDevicesThereAre) {
             "NVIDIA H200, sm_90, 132 multiprocessors");
 }
 
-// A rank that is shown several devices takes that of its number on the host;
-// one that is shown its own, that.
+// With several visible devices, a rank uses the one with its local rank. With
+// one visible device, it uses that.
 TEST(CudaDevice, IsTheOneOfTheRank) {
   const auto device_of = [](const char* local_rank, int devices) {
     setenv("RANK", "5", 1);
@@ -682,7 +684,7 @@ TEST(CudaDevice, RejectsLibraryCallsThatNobodyRuns) {
               HasSubstr("conv2d: the CUDA backend has no library"));
 }
 
-// A kernel's fault is told by the next call that waits.
+// The next call that waits reports the error of a kernel.
 TEST(CudaDevice, SaysWhichCallFailed) {
   FakeCudaBackend backend;
   codegen::CompiledKernel compiled;
@@ -717,7 +719,7 @@ TEST(CudaDevice, AFailedCaptureLeavesTheStreamUsable) {
       0,
       {.warning = [&](const std::string& text) { warnings.push_back(text); }});
   const auto stream = device->CreateStream();
-  // Not for the device to run otherwise.
+  // An error of the captured work itself is not a rejected capture.
   EXPECT_EQ(
       FailureOf(
           [&] {

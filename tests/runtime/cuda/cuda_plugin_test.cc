@@ -1,5 +1,5 @@
-// The CUDA plug-in on the fake driver: which GPUs and drivers it takes, and
-// what it makes for them.
+// Tests the CUDA plug-in on the fake driver: which GPUs and drivers it accepts,
+// and what it compiles for them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ TEST(CudaPlugIn, ChoosesTheTargetOfTheGpu) {
   EXPECT_EQ(target({.name = "NVIDIA H20"}), "nvidia-h100");
   EXPECT_EQ(target({.name = "NVIDIA A100-SXM4-80GB", .major = 8}),
             "nvidia-a100");
-  // A GPU without a target of its own gets that of the newest older GPU.
+  // A GPU without a target uses that of the newest older GPU.
   EXPECT_EQ(target({.name = "NVIDIA L40S", .major = 8, .minor = 9}), "sm_89");
   EXPECT_EQ(cuda::TargetOfDevice()->compute_capability, 89);
   EXPECT_EQ(cuda::TargetOfDevice()->memory_gb_per_s,
@@ -71,7 +71,7 @@ TEST(CudaPlugInDeathTest, RejectsOldDrivers) {
       "newer");
 }
 
-// The plug-in itself: its cubins are for a GPU.
+// Loads the real plug-in. Its cubins are for a GPU, so they do not run.
 TEST(CudaPlugIn, OpensTheDevice) {
   LoadFakeDriver();
   runtime::Backend& cuda = runtime::LoadBackend("cuda");
@@ -88,7 +88,7 @@ TEST(CudaPlugIn, OpensTheDevice) {
       FailureOf([&] { device->LoadKernel(kernel); }, ErrorCode::kDevice),
       HasSubstr("kernel nothing on NVIDIA H200: cuModuleLoadData: "
                 "CUDA_ERROR_NO_BINARY_FOR_GPU"));
-  // The driver compiles for a GPU that NVRTC does not know.
+  // NVRTC does not know this GPU, so the driver compiles PTX for it.
   LoadFakeDriver().Reset({.name = "NVIDIA X", .major = 33});
   const auto newer = cuda.CreateCompiler("", {});
   EXPECT_EQ(newer->target().name, "sm_330");
@@ -101,7 +101,7 @@ TEST(CudaPlugIn, OpensTheDevice) {
   EXPECT_EQ(artifacts.size(), 2u);
   EXPECT_EQ(newer->CompileArtifact(kernel.kernel, artifacts[0].text, "mine.cu"),
             ptx);
-  // Code of CUDA 13 needs its driver.
+  // Code of CUDA 13 needs a driver for CUDA 13.
   LoadFakeDriver().Reset({.version = 12080});
   if (compiler->Codegen().compiler < "nvrtc 13") return;
   EXPECT_THAT(

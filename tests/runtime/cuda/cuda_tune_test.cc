@@ -1,6 +1,6 @@
-// How candidates are measured on a GPU: launches that are replayed as a graph,
-// on memory beyond its cache, by the time of the device. The fake driver
-// takes a millisecond for each piece of work.
+// Measures candidates on a GPU by the device's clock: launches are replayed as
+// a graph on more memory than its cache holds. The fake driver counts one
+// millisecond per work item.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,14 +29,14 @@ using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// What launches of each candidate take, by its name.
+// Work items per launch of each candidate, by its name.
 const std::map<std::string, int>& Pieces() {
   static const std::map<std::string, int> pieces{
       {"eng1", 2}, {"eng2", 1}, {"eng3", 3}};
   return pieces;
 }
 
-// Has them for every convolution, in this order.
+// Offers the three engines for every convolution, in this order.
 class ThreeEngines : public ChannelsLastCompiler {
  public:
   using ChannelsLastCompiler::ChannelsLastCompiler;
@@ -58,10 +58,10 @@ class ThreeEngines : public ChannelsLastCompiler {
     call.workspace_bytes = large ? int64_t{1} << 40 : 1000;
   }
 
-  std::string large_engine;  // whose workspace fits into no GPU
+  std::string large_engine;  // whose workspace exceeds every GPU's memory
 };
 
-// One engine for everything, as fast as `pieces` says.
+// Offers one engine for everything. `pieces` determines its speed.
 class OneEngine : public ChannelsLastCompiler {
  public:
   using ChannelsLastCompiler::ChannelsLastCompiler;
@@ -81,10 +81,11 @@ class OneEngine : public ChannelsLastCompiler {
     if (!cuda::PrepareMemoryCopy(call)) call.implementation = "cudnn eng1";
   }
 
-  bool strided_statistics = true;  // of the stem, too
+  bool strided_statistics = true;  // also for the stem
 };
 
-// The first ops of a block end's gradient, whose shortcut is no normalisation.
+// The first ops of a block's last gradient, if its shortcut has no
+// normalisation.
 constexpr char kShortcutGradient[] =
     "conv2d_grad_input,add,sub,mul,mul,add,add";
 
@@ -92,10 +93,10 @@ std::string FusedOps(const codegen::LibraryCall& call) {
   return call.body == nullptr ? "" : ir::FusedOps(*call.body);
 }
 
-// A convolution takes 2 ms, also with what it does for normalisations, but 3
-// where that is too slow: statistics of the projection, gradients added in
-// place, the weight gradient of 8 channels behind a normalisation, and masks of
-// the block end.
+// Returns 2 ms for a convolution, also with fused normalisation ops. Returns 3
+// ms for fusions that must not pay: statistics of the projection, gradients
+// added in place, the weight gradient of 8 channels after a normalisation, and
+// masks at the end of a block.
 int InjectedPieces(const codegen::LibraryCall& call) {
   const std::string fused = FusedOps(call);
   const bool projects = call.operands[1].shape == ir::Shape{16, 8, 1, 1} &&
@@ -108,7 +109,7 @@ int InjectedPieces(const codegen::LibraryCall& call) {
   return slow ? 3 : 2;
 }
 
-// The stem of a ResNet, on images as bytes.
+// Returns the stem of a ResNet for images of bytes.
 std::unique_ptr<ir::Graph> Stem() {
   using ir::DType;
   using ir::InputRole;
@@ -137,7 +138,8 @@ std::unique_ptr<ir::Graph> Stem() {
   return graph;
 }
 
-// Of the stem's convolutions: those of blocks of pixels have 16 channels.
+// Returns the cost of a stem's convolution. After space_to_depth it has 16
+// channels.
 template <int kBlocks>
 int StemPieces(const codegen::LibraryCall& call) {
   return call.operands[0].shape[1] == 16 ? kBlocks : 2;
@@ -147,7 +149,7 @@ int EnginePieces(const codegen::LibraryCall& call) {
   return Pieces().at(call.attrs.String("algorithm"));
 }
 
-// Only takes time, and notes where its first operand lies.
+// Takes time and records the address of its first operand.
 class IdleCall : public cuda::DeviceCall {
  public:
   IdleCall(FakeDriver& driver, int pieces, std::set<void*>& operands)
@@ -184,8 +186,8 @@ class CudaTuneTest : public testing::Test {
                          *device, compile_, {.rounds = 2});
   }
 
-  // What is chosen for the stem's convolution, with what its comment says of
-  // blocks of pixels; the step that is compiled with the choices follows them.
+  // Returns the choice for the stem's convolution and its comment about
+  // space_to_depth. Checks that a step compiled with the choices follows them.
   std::string ChooseStem(const codegen::TargetCompiler& compiler,
                          int (*pieces)(const codegen::LibraryCall&)) {
     model_ = Stem();
@@ -215,13 +217,13 @@ class CudaTuneTest : public testing::Test {
   codegen::CompileOptions compile_;
   std::unique_ptr<ir::Graph> model_ = SmallResidual();
   std::set<void*> operands_;
-  int64_t statistics_ = 0;  // that convolutions sum up, as compiled
+  int64_t statistics_ = 0;  // computed by compiled convolutions
 };
 
 TEST_F(CudaTuneTest, ChoosesWhatTakesTheDeviceTheLeastTime) {
   const runtime::TuneResult result = Tune(true);
   EXPECT_TRUE(result.complete);
-  std::map<std::string, int> candidates;  // of each problem
+  std::map<std::string, int> candidates;  // per problem
   for (const runtime::TunedCandidate& c : result.measured) {
     EXPECT_EQ(c.ms, Pieces().at(c.name)) << c.problem;
     EXPECT_EQ(c.copies_ms, 0);
@@ -239,13 +241,14 @@ TEST_F(CudaTuneTest, ChoosesWhatTakesTheDeviceTheLeastTime) {
   EXPECT_EQ(driver_.used_bytes(), 0);
 }
 
-// One launch to begin with, one by the clock, then graphs: no launch finds the
-// operands of the one before.
+// Warms up with one launch, times one, then replays graphs. No launch uses the
+// operands of the previous one, so that they are not cached.
 TEST_F(CudaTuneTest, ReplaysGraphsOfLaunchesInOtherPlaces) {
   const runtime::TuneResult result = Tune(true);
   const auto calls = driver_.TakeCalls();
-  // Of each in the first round, and of what is not too slow in two more; of the
-  // copy once a problem and round, and to begin with.
+  // Graphs per problem: three engines in round one, the one that is fast enough
+  // in two more rounds, and the copy in all rounds. The copy also runs once at
+  // the start.
   const auto problems = static_cast<int64_t>(result.choices.candidates.size());
   EXPECT_EQ(std::count(calls.begin(), calls.end(), "cuGraphLaunch"),
             3 * problems + 2 * problems + 3 * problems + 1);
@@ -283,8 +286,8 @@ TEST_F(CudaTuneTest, MixedPrecisionIsMeasuredInItsOwnDtype) {
   EXPECT_TRUE(result.choices.precisions.empty());
 }
 
-// The step that is compiled with the choices has what was worth it, and kernels
-// do the rest.
+// The compiled step contains the fusions that are faster. Kernels compute the
+// rest.
 TEST_F(CudaTuneTest, TakesConvolutionsWithNormalisationsWhereTheyAreFaster) {
   const OneEngine compiler("nvidia-h200");
   const runtime::TuneResult result = Tune(true, compiler, InjectedPieces);
@@ -331,7 +334,7 @@ TEST_F(CudaTuneTest, TakesConvolutionsWithNormalisationsWhereTheyAreFaster) {
   EXPECT_EQ(counters.at("conv_norm_join"), 1);
 }
 
-// Forward and weight gradient together.
+// Adds up the forward convolution and the weight gradient.
 TEST_F(CudaTuneTest, TakesTheStemOnBlocksOfPixelsWhereThatIsFaster) {
   OneEngine compiler("nvidia-h200");
   compiler.strided_statistics = false;
@@ -344,8 +347,9 @@ TEST_F(CudaTuneTest, TakesTheStemOnBlocksOfPixelsWhereThatIsFaster) {
   EXPECT_EQ(statistics_, 0);
 }
 
-// A pass over the convolution's result, f32 here, takes longer than larger
-// images do; its statistics save that, too, where the library has them.
+// A pass over the convolution's result, here in f32, costs more than the larger
+// images. If the library fuses statistics into the strided stem, it saves that
+// pass too.
 TEST_F(CudaTuneTest, CountsTheBytesOfTheStemOnBlocksOfPixels) {
   OneEngine compiler("nvidia-h200");
   compiler.strided_statistics = false;

@@ -1,5 +1,5 @@
-// How convolutions that cuDNN has planned are run on a device, with a fake
-// for cuDNN: which plan, stream and memory it is given.
+// Runs convolutions that cuDNN has planned with a fake cuDNN. Checks its plan,
+// stream and memory.
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -16,10 +16,10 @@
 
 namespace fusor::test {
 
-// A library that is open already is what dlopen finds under its name.
+// dlopen returns a library of this name that is already open.
 FakeCudnn& LoadFakeCudnn() {
   static FakeCudnn* const fake = [] {
-    unsetenv("FUSOR_CUDA_DIR");  // its cuDNN would precede the fake
+    unsetenv("FUSOR_CUDA_DIR");  // would precede the fake
     void* library = dlopen(FUSOR_FAKE_CUDNN, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) throw std::runtime_error(dlerror());
     const auto get =
@@ -90,7 +90,7 @@ TEST_F(CudnnCallTest, BindsArgumentsByPosition) {
                 {1, Address(0)}, {2, Address(1)}, {3, Address(2)}}));
 }
 
-// Where a multiple of 256 bytes lies in it.
+// cuDNN gets the first multiple of 256 bytes in the workspace.
 TEST_F(CudnnCallTest, TheLastArgumentIsTheWorkspace) {
   cudnn_.workspace_bytes = 131;
   call_.workspace_bytes = 131 + 256;
@@ -105,7 +105,7 @@ TEST_F(CudnnCallTest, TheLastArgumentIsTheWorkspace) {
   EXPECT_EQ(cudnn_.executions[0].pointers.size(), 3);
 }
 
-// The operand that a gradient is added to lies where the result does.
+// The addend of a gradient is stored in the result's buffer.
 TEST_F(CudnnCallTest, AccumulatingCallsBindTheResultAlone) {
   call_.op = ir::OpKind::kConv2dGradInput;
   const auto graph = ir::Parse(R"(graph g {
@@ -160,7 +160,7 @@ TEST_F(CudnnCallTest, SaysWhyAPlanCannotBeRun) {
   EXPECT_THAT(RejectionOf(), HasSubstr("planned by cuDNN 91000, found 91900"));
 }
 
-// A program file's plans, on a machine with another driver.
+// A program file's plans are rebuilt on a machine with another driver.
 TEST_F(CudnnCallTest, PlansForAnotherDeviceAreBuiltAnew) {
   cudnn_.planned_for = "\"device\":\"here\"";
   call_.implementation = "cudnn eng62_k2=7_k13=1";
@@ -189,7 +189,8 @@ TEST_F(CudnnCallTest, PlansForAnotherDeviceAreBuiltAnew) {
           "device or driver (CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH (3007): "
           "the fake was told to); such plans are built anew for this one, "
           "with the same engines and knobs"));
-  // Even so it does not fit: an error, and no second attempt.
+  // If the rebuilt plan does not match either, loading fails without a second
+  // attempt.
   cudnn_.planned_for = "another device";
   EXPECT_EQ(RejectionOf(),
             "conv2d by cudnn eng62_k2=7_k13=1: cuDNN: cudnnBackendFinalize: "

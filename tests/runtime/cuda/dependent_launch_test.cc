@@ -1,6 +1,6 @@
-// Programmatic dependent launches on the fake driver, which checks that each
-// comes directly behind a kernel, and that kernels wait before they access
-// memory (tests/fakes/emulated_gpu.h).
+// Programmatic dependent launches on the fake driver. It checks that each
+// directly follows a kernel, and that kernels wait before they access memory
+// (tests/fakes/emulated_gpu.h).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ class Trained {
   Trained(runtime::Backend& backend, const runtime::BackendOptions& options)
       : session_(backend, options) {
     codegen::CompileOptions compile;
-    compile.verification = passes::Verification::kPasses;  // without poison
+    compile.verification = passes::Verification::kPasses;  // no poison
     program_ = &session_.Compile(NarrowVgg16Bn(models::Phase::kTrain, kBatch),
                                  codegen::ProgramKind::kTrain, compile);
     session_.state().Initialize(1);
@@ -63,7 +63,8 @@ class Trained {
   runtime::Program* program_;
 };
 
-// Each launch of a kernel, in plan order: whether it comes behind another one.
+// Returns, for each kernel launch in plan order, whether it follows another
+// kernel.
 std::vector<bool> LaunchesBehindKernels(const codegen::Plan& plan) {
   std::vector<bool> behind;
   bool after_kernel = false;
@@ -80,7 +81,7 @@ std::vector<bool> LaunchesBehindKernels(const codegen::Plan& plan) {
 }
 
 TEST(DependentLaunch, KernelsBehindKernelsAndNoOthers) {
-  constexpr int kSteps = 3;  // alone, captured, replayed
+  constexpr int kSteps = 3;  // one uncaptured, one captured, one replayed
   FakeCudaBackend reference;
   Trained expected(reference, {});
   for (int step = 0; step < kSteps; ++step) expected.program().Run();
@@ -108,7 +109,7 @@ TEST(DependentLaunch, KernelsBehindKernelsAndNoOthers) {
   }
 }
 
-// Copies, events and captures are no kernels to start behind.
+// A kernel must not start early after copies, events or captures.
 TEST(DependentLaunch, OtherWorkEndsBeforeAKernelStarts) {
   FakeCudaBackend backend;
   codegen::CompiledKernel compiled;
@@ -143,7 +144,7 @@ TEST(DependentLaunch, OtherWorkEndsBeforeAKernelStarts) {
       [&] { stream->Wait(*event); },
       [&] { graph = stream->Capture(launch); },
       [&] { stream->Launch(*graph, nullptr, 0); },
-      // NCCL's events.
+      // NCCL records events on this stream.
       [&] { EXPECT_NE(cuda::DriverStreamOf(*stream), nullptr); },
   };
   for (const auto& other : others) {

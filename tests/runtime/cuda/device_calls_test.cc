@@ -1,5 +1,5 @@
-// Every library call of the steps that GPUs are to run has a library that runs
-// it there.
+// Checks that a device library implements every library call of the training
+// steps that GPUs run.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ std::string NameOf(const testing::TestParamInfo<Case>& info) {
 
 class DeviceCallsTest : public testing::TestWithParam<Case> {
  protected:
-  // Of the program, at the size at which the model is trained.
+  // Plans the program at the image size of its training.
   codegen::Plan PlanOf(const codegen::TargetCompiler& compiler,
                        const std::string& arch, Phase phase, ProgramKind kind) {
     const bool cifar = arch == "resnet20-cifar";
@@ -67,7 +67,7 @@ class DeviceCallsTest : public testing::TestWithParam<Case> {
 TEST_P(DeviceCallsTest, HaveALibrary) {
   const auto compiler =
       runtime::LoadBackend("cuda").CreateCompiler(GetParam().target, {});
-  // Other lowerings change training steps with normalisations alone.
+  // Other lowerings only change training steps with normalisations.
   const bool all = GetParam().lowering == NormLowering::kKernels;
   std::set<std::string_view> libraries;
   for (const char* arch : {"resnet50", "vgg16-bn", "vgg16", "resnet20-cifar"}) {
@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class RejectedLoweringTest : public DeviceCallsTest {};
 
-// cuDNN has nothing of normalisations in these dtypes.
+// cuDNN fuses no normalisation ops in these dtypes.
 TEST_P(RejectedLoweringTest, IsSaidWhenThePlanIsMade) {
   const auto compiler =
       runtime::LoadBackend("cuda").CreateCompiler(GetParam().target, {});

@@ -1,6 +1,6 @@
-// Every op and fusion on a GPU against the interpreter, each kernel and library
-// call alone. Skipped where there is none; the emulated GPU takes its place for
-// a part, so that the test itself is tested.
+// Compares every op and fusion on a GPU with the interpreter, one kernel or
+// library call at a time. Skipped without a GPU. The emulated GPU runs a part,
+// to test this test.
 
 #include <gtest/gtest.h>
 
@@ -30,24 +30,24 @@ using Graphs = std::vector<std::unique_ptr<ir::Graph>>;
 
 constexpr DType kFloats[] = {DType::kF32, DType::kF16, DType::kBF16};
 
-// A backend and one device of it.
+// A backend and one of its devices.
 class Gpu {
  public:
   explicit Gpu(runtime::Backend& backend)
       : compiler_(backend.CreateCompiler("", {})),
         device_(backend.OpenDevice(0, {})) {}
 
-  // `what` names it where a step differs.
+  // `what` names the program in errors.
   void Add(std::string what, std::unique_ptr<ir::Graph> graph, ProgramKind kind,
            const codegen::CompileOptions& options = {}) {
     programs_.push_back({std::move(what),
                          Compile(std::move(graph), kind, *compiler_, options)});
   }
 
-  // Fails the test where a step of the programs differs, and forgets them.
-  // Returns how many were compared.
+  // Fails the test if a step of the programs differs, and removes the programs.
+  // Returns the number of compared steps.
   size_t ExpectAsInterpreted(const inspect::IsolateOptions& isolate = {}) {
-    // The emulated GPU compiles together what it has when the first is run.
+    // Loads all kernels first, since the emulated GPU compiles them together.
     std::vector<std::unique_ptr<runtime::Executable>> loaded;
     for (const auto& [what, program] : programs_) {
       if (isolate.calls_only) break;
@@ -77,7 +77,7 @@ class Gpu {
   std::vector<std::pair<std::string, codegen::CompiledProgram>> programs_;
 };
 
-// The op on the sample's operands, in the dtype.
+// Applies the op to the sample's operands in the dtype.
 std::unique_ptr<ir::Graph> OneOp(std::string_view op, const OpSample& sample,
                                  DType dtype) {
   auto graph = std::make_unique<ir::Graph>("one");
@@ -92,7 +92,7 @@ std::unique_ptr<ir::Graph> OneOp(std::string_view op, const OpSample& sample,
   return graph;
 }
 
-// Libraries of GPUs have no other dtypes than those of training.
+// GPU libraries only support the dtypes of training.
 bool Runs(const ir::OpDef& op, DType dtype) {
   return op.fusion != ir::FusionKind::kLibrary ||
          std::find(std::begin(kFloats), std::end(kFloats), dtype) !=
@@ -101,7 +101,7 @@ bool Runs(const ir::OpDef& op, DType dtype) {
 
 void AddOp(Gpu& gpu, const ir::OpDef& op) {
   codegen::CompileOptions options;
-  options.passes.disabled = {"simplify"};  // it would fold some away
+  options.passes.disabled = {"simplify"};  // it would fold some ops
   const auto [first, last] = AllOpSamples().equal_range(op.name);
   for (auto it = first; it != last; ++it) {
     for (const DType dtype : ir::kAllDTypes) {
@@ -110,12 +110,12 @@ void AddOp(Gpu& gpu, const ir::OpDef& op) {
       if (!Runs(op, dtype)) continue;
       gpu.Add(std::string(op.name) + " in " + std::string(DTypeName(dtype)),
               OneOp(op.name, it->second, dtype), ProgramKind::kEval, options);
-      if (dtypes.empty()) break;  // the dtype plays no part
+      if (dtypes.empty()) break;  // no operand has the dtype
     }
   }
 }
 
-// A training step, fused or not.
+// Adds a training step, fused or not.
 void AddStep(Gpu& gpu, std::unique_ptr<ir::Graph> graph, DType dtype,
              bool fusion) {
   codegen::CompileOptions options;
@@ -127,8 +127,8 @@ void AddStep(Gpu& gpu, std::unique_ptr<ir::Graph> graph, DType dtype,
   gpu.Add(std::move(what), std::move(graph), ProgramKind::kTrain, options);
 }
 
-// What cuDNN has of normalisations in convolutions, in the only dtype in which
-// it has it: statistics, with gradients that are added in place, and all else.
+// Checks cuDNN's convolutions with fused normalisation ops. They exist only in
+// f16.
 void CheckNormCalls(Gpu& gpu) {
   for (const auto lowering :
        {passes::NormLowering::kStatistics, passes::NormLowering::kJoins}) {
@@ -145,7 +145,7 @@ void CheckNormCalls(Gpu& gpu) {
 void AddRandomGraph(Gpu& gpu, uint64_t seed) {
   RandomGraphOptions options;
   options.nodes = 25;
-  // What compares may jump where operands barely differ.
+  // Comparisons may flip where operands barely differ.
   options.ops = kAllOps & ~kCompare;
   if (seed % 3 != 0) options.dtypes = {std::begin(kFloats), std::end(kFloats)};
   gpu.Add("seed " + std::to_string(seed), RandomGraph(seed, options),
@@ -210,8 +210,8 @@ TEST_F(RealGpu, RandomFusionsAreAsInterpreted) {
   EXPECT_GT(gpu_->ExpectAsInterpreted(), 40);
 }
 
-// A plan of two ranks on one: its collectives are in the graph of the step. The
-// same on the fake driver: NcclTraining.CapturesOneRankAlone.
+// One rank runs a plan for two ranks. Its collectives are part of the step's
+// graph. NcclTraining.CapturesOneRankAlone does the same on the fake driver.
 TEST_F(RealGpu, OneRankOfNcclTrainsInAGraph) {
   runtime::Backend& backend = runtime::LoadBackend("cuda");
   runtime::TcpStore store(
@@ -237,7 +237,7 @@ TEST_F(RealGpu, OneRankOfNcclTrainsInAGraph) {
   }
 }
 
-// The test itself, without a GPU.
+// Tests this test without a GPU.
 TEST(EmulatedGpuTest, OpsAndFusionsAreAsInterpreted) {
   EmulatedBackend backend(
       {.compiler = [] { return CudaPlanner("nvidia-h200"); }});

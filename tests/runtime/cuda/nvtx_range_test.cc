@@ -1,6 +1,7 @@
-// What profilers see of the CUDA device, on the fake driver.
+// Tests the ranges that the CUDA device reports to profilers, on the fake
+// driver.
 
-#define NVTX_NO_IMPL  // this is a profiler
+#define NVTX_NO_IMPL  // this file is the profiler
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nvtx3/nvToolsExt.h>
@@ -11,7 +12,7 @@
 
 namespace {
 
-// A profiler that writes down what is pushed, with the depth.
+// The ranges that the profiler has received, indented by depth.
 std::vector<std::string>& Ranges() {
   static std::vector<std::string> ranges;
   return ranges;
@@ -41,7 +42,7 @@ int Attach(NvtxGetExportTableFunc_t get_table) {
 
 }  // namespace
 
-// Where NVTX looks for it.
+// NVTX looks for its profiler here.
 extern "C" {
 NvtxInitializeInjectionNvtxFunc_t InitializeInjectionNvtx2_fnptr = Attach;
 }

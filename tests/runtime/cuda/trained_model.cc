@@ -41,7 +41,7 @@ TrainedModel Resnet18(uint64_t seed) {
 codegen::CompileOptions CompileOptionsOf(const TrainedModel& model,
                                          int world_size) {
   codegen::CompileOptions options;
-  // Poisoned steps are not captured.
+  // Steps with poisoned memory are not captured.
   options.verification =
       model.graph ? passes::Verification::kPasses : passes::Verification::kAll;
   options.passes.world_size =

@@ -1,6 +1,6 @@
 #pragma once
 
-// A few steps of a small model by one rank of a CUDA backend.
+// Trains a small model for a few steps as one rank of a CUDA backend.
 
 #include <cstdint>
 #include <functional>
@@ -17,15 +17,15 @@
 namespace fusor::test {
 
 struct TrainedModel {
-  // Its forward graph.
+  // Builds the forward graph.
   std::function<std::unique_ptr<ir::Graph>()> build;
   std::string buckets = "cap:0.1";
-  uint64_t seed = 1;  // of the batches, 4 images of 32 x 32 in ten classes
+  uint64_t seed = 1;  // for the batches: 4 images of 32 x 32 in ten classes
   int steps = 2;
-  int group = 1;          // steps that are enqueued at once; divides `steps`
-  bool graph = true;      // a step is one graph of the device
-  bool sharded = false;   // the optimizer
-  int planned_ranks = 0;  // what the plan is made for; 0: as many as there are
+  int group = 1;          // steps enqueued at once; must divide `steps`
+  bool graph = true;      // launch each step as a device graph
+  bool sharded = false;   // shard the optimizer
+  int planned_ranks = 0;  // ranks of the plan; 0: the actual number
 };
 TrainedModel NarrowVgg(uint64_t seed);
 TrainedModel Resnet18(uint64_t seed);
@@ -33,8 +33,8 @@ TrainedModel Resnet18(uint64_t seed);
 codegen::CompileOptions CompileOptionsOf(const TrainedModel& model,
                                          int world_size);
 
-// What it is after its steps: all state but what each rank has of its own,
-// running statistics and parts of optimizer state.
+// Returns the state after the last step, except running statistics and shards
+// of optimizer state, which differ between ranks.
 std::map<std::string, std::vector<float>> Train(
     runtime::Backend& backend, runtime::Communicator& communicator,
     const TrainedModel& model);

@@ -28,8 +28,8 @@ using ::testing::ThrowsMessage;
 
 constexpr int kSide = 8;
 
-// Images in memory: number i is a PNG of one level, i, and label i % 3, unless
-// it is listed as bad. Counts reads; can hold them up.
+// A dataset in memory. Sample i is a PNG whose pixels are all i, with label i %
+// 3, unless it is listed as bad. Counts reads and can block them.
 class TestData : public Dataset {
  public:
   struct Control {
@@ -83,7 +83,8 @@ std::unique_ptr<Loader> MakeLoader(const LoaderOptions& options, int64_t size,
       std::make_unique<TestData>(size, std::move(bad), control), options);
 }
 
-// The level of each image of a batch; checks that label and weight fit.
+// Returns the pixel value of each image of a batch. Checks that labels and
+// weights match.
 std::vector<int> Levels(const Batch& batch) {
   std::vector<int> levels;
   for (int i = 0; i < batch.size(); ++i) {
@@ -129,7 +130,7 @@ TEST(Loader, EvaluationCountsEverySampleOnce) {
   }
 }
 
-// Everything a real run reads: JPEG files, all of the augmentation.
+// Uses everything that a real run does: JPEG files and all augmentations.
 TEST(Loader, BatchesDoNotDependOnThreadsOrPrefetch) {
   const fusor::test::TemporaryFolder folder;
   for (int i = 0; i < 20; ++i) {
@@ -209,11 +210,11 @@ TEST(Loader, RunsAheadByThePrefetchAndNoFurther) {
     for (int i = 0; i < 5000 && control.reads < expected; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    // A reader too many would show up now.
+    // Gives an extra read time to happen.
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     return control.reads.load();
   };
-  // Before the caller holds a batch its buffer is filled as well.
+  // The first buffer is refilled before the caller holds its batch.
   EXPECT_EQ(settled(8), 8);
   loader->Next();
   EXPECT_EQ(settled(8), 8);
@@ -238,7 +239,7 @@ TEST(Loader, SkipReplacesBadTrainingSamples) {
   options.bad_record = BadRecord::kSkip;
   const auto loader = MakeLoader(options, 12, {4, 5, 11});
   const std::vector<int> levels = Levels(loader->Next());
-  // 4 and 5 give way to 6, 11 to 0.
+  // Sample 6 replaces the bad samples 4 and 5, sample 0 replaces 11.
   EXPECT_EQ(std::multiset<int>(levels.begin(), levels.end()),
             (std::multiset<int>{0, 0, 1, 2, 3, 6, 6, 6, 7, 8, 9, 10}));
   loader->Next();
@@ -277,7 +278,7 @@ TEST(Loader, CanBeDestroyedAtAnyTime) {
     const auto loader = MakeLoader(options, 50);
     for (int j = 0; j < i % 5; ++j) loader->Next();
   }
-  // Also while a worker has a sample at hand that another bad one preceded.
+  // Also while a worker holds a sample that follows a bad one.
   const auto loader = MakeLoader(Options(3), 50, {0, 1, 2, 3, 4, 5});
 }
 
@@ -290,7 +291,7 @@ TEST(Loader, WorkersTakeNoSignals) {
   const auto loader = MakeLoader(Options(3), 50);
   for (int i = 0; i < 20; ++i) {
     receiver = pthread_t{};
-    // To the process: the kernel picks any thread that does not block it.
+    // The kernel delivers it to any thread that does not block it.
     kill(getpid(), SIGUSR1);
     loader->Next();
     while (receiver.load() == pthread_t{}) std::this_thread::yield();

@@ -49,7 +49,7 @@ TEST(Sampler, ShuffleGivesEveryOrderTheSameChance) {
     ++counts[ShuffledOrder(3, 7, epoch)];
   }
   EXPECT_EQ(counts.size(), 6);
-  // 1000 each with a standard deviation of 29.
+  // The mean is 1000, the standard deviation 29.
   for (const auto& [order, count] : counts) EXPECT_NEAR(count, 1000, 130);
 }
 

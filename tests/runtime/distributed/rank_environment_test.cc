@@ -62,7 +62,7 @@ TEST(RankEnvironment, Torchrun) {
   place = Find(environment);
   EXPECT_EQ(place.launcher, "torchrun");
   EXPECT_EQ(place.token, "job.2");
-  EXPECT_EQ(place.port, 29401);  // the agent has the other
+  EXPECT_EQ(place.port, 29401);  // torchrun's agent uses MASTER_PORT
   EXPECT_GT(place.more_ports, 0);
 }
 
@@ -78,7 +78,7 @@ TEST(RankEnvironment, OpenMpi) {
   EXPECT_EQ(place.rank, 1);
   EXPECT_EQ(place.host, "127.0.0.1");
   EXPECT_EQ(place.token, "123");
-  // Where rank 0 is to be found is the same for all ranks of a job.
+  // All ranks of a job must find rank 0 at the same address.
   environment["OMPI_COMM_WORLD_RANK"] = "0";
   environment["OMPI_COMM_WORLD_LOCAL_RANK"] = "0";
   EXPECT_EQ(Find(environment).port, place.port);
@@ -99,7 +99,7 @@ TEST(RankEnvironment, Slurm) {
                           {"SLURM_NODEID", "2"},
                           {"SLURM_STEP_NODELIST", "node[07-09]"},
                           {"SLURM_STEP_TASKS_PER_NODE", "3(x2),1"}};
-  // The batch script itself is no rank.
+  // The batch script itself is not a rank.
   EXPECT_EQ(Find(environment).world_size, 1);
   environment["SLURM_STEP_ID"] = "0";
   const RankEnvironment place = Find(environment);

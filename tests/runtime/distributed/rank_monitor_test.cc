@@ -24,7 +24,7 @@ using ::testing::StartsWith;
 
 constexpr milliseconds kLong{60'000};
 
-// One rank: its store, its monitor, and what that has found.
+// A rank with its store, its monitor and the loss that the monitor reports.
 class Rank {
  public:
   Rank(int port, int rank, int world_size, milliseconds timeout)
@@ -53,7 +53,7 @@ class Rank {
   std::unique_ptr<RankMonitor> monitor_;
 };
 
-// Each rank is a thread.
+// Runs each rank in a thread.
 void OnRanks(int world_size, milliseconds timeout,
              const std::function<void(Rank&, int rank)>& run) {
   const int port = FreePort();
@@ -97,7 +97,7 @@ TEST(RankMonitor, RanksThatFindTheSameErrorEndWithIt) {
   });
 }
 
-// The others go on for a while: nothing is lost with a rank that is done.
+// A rank that leaves is not reported as lost while the others continue.
 TEST(RankMonitor, RanksLeaveOneByOne) {
   OnRanks(3, kLong, [](Rank& own, int rank) {
     std::this_thread::sleep_for(milliseconds(100 * rank));
@@ -106,7 +106,7 @@ TEST(RankMonitor, RanksLeaveOneByOne) {
   });
 }
 
-// It begins no more collectives, though its process lives.
+// The victim starts no more collectives, although its process is alive.
 TEST(RankMonitor, ARankThatIsStuckIsNamedToAll) {
   for (int victim : {1, 0}) {
     OnRanks(3, milliseconds(2000), [victim](Rank& own, int rank) {
@@ -124,7 +124,7 @@ TEST(RankMonitor, ARankThatIsBehindForLessIsWaitedFor) {
   OnRanks(2, milliseconds(2000), [](Rank& own, int rank) {
     for (int i = 0; i < 4; ++i) {
       own.monitor().BeganCollective();
-      // Now the one is ahead, now the other.
+      // The ranks take turns to be ahead.
       std::this_thread::sleep_for(milliseconds(rank == i % 2 ? 500 : 700));
     }
     EXPECT_FALSE(own.LostWithin(milliseconds(0)));
@@ -132,7 +132,7 @@ TEST(RankMonitor, ARankThatIsBehindForLessIsWaitedFor) {
   });
 }
 
-// Its thread beats whatever the rank itself does.
+// A separate thread sends the heartbeats.
 TEST(RankMonitor, ARankThatIsBusyForLongIsAlive) {
   OnRanks(2, milliseconds(2000), [](Rank& own, int rank) {
     if (rank == 0) {
@@ -144,8 +144,8 @@ TEST(RankMonitor, ARankThatIsBusyForLongIsAlive) {
   });
 }
 
-// Stops one of two ranks, each a process but for the one that looks on, and
-// returns what that says.
+// Stops one of two ranks. Each is a process. Returns the error that the other
+// reports.
 std::string Freeze(int victim) {
   const int port = FreePort();
   const pid_t child = fork();
@@ -178,7 +178,7 @@ TEST(RankMonitor, WhoNeverConnectsIsMissing) {
                     .rank = 1,
                     .world_size = 2,
                     .timeout = kLong});
-    // A stranger is not taken for it.
+    // A connection without the token is not accepted as a rank.
     const std::string place = store.Get("monitor", kLong);
     const auto deadline = std::chrono::steady_clock::now() + kLong;
     const Socket stranger =

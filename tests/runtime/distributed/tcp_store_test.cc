@@ -34,7 +34,7 @@ StoreOptions Options(int port, int rank, int world_size) {
           .timeout = kPatience};
 }
 
-// Connects a rank. Returns its error, or "let in".
+// Connects a rank. Returns the error, or "let in".
 std::string Rejection(const StoreOptions& options) {
   try {
     const TcpStore store(options);
@@ -44,7 +44,7 @@ std::string Rejection(const StoreOptions& options) {
   return "let in";
 }
 
-// All ranks as threads of this process.
+// Runs all ranks as threads of this process.
 void OnRanks(int world_size, const std::function<void(TcpStore&)>& run) {
   const int port = FreePort();
   std::vector<std::thread> threads;
@@ -145,7 +145,7 @@ TEST(TcpStore, RejectsWhoDoesNotBelongAndWaitsForWhoDoes) {
   wrong = Options(port, 1, 3);
   EXPECT_THAT(Rejection(wrong),
               HasSubstr("rank 0 expects 2 ranks, this one 3"));
-  // Rank 0's own place, through another address than its server's.
+  // A client that is no rank must not disturb the others.
   const Socket stranger = Socket::Connect(
       "127.0.0.1", port, std::chrono::steady_clock::now() + kPatience);
   stranger.Send("GET / HTTP/1.0\r\n\r\n",
@@ -177,7 +177,7 @@ TEST(TcpStore, SaysWhenItsPortIsTaken) {
               AllOf(HasSubstr("2: cannot listen at *:"), HasSubstr("in use")));
 }
 
-// One of 64 processes; what it returns is its exit status.
+// Runs one of 64 processes. Returns its exit status.
 int MeetOnce(int port, int rank, int world_size) {
   try {
     TcpStore store(Options(port, rank, world_size));

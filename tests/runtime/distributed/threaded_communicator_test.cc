@@ -23,15 +23,15 @@ class HostStream : public Stream {
   void Synchronize() override {}
 };
 
-// Collectives that end when the test says so.
+// Lets the test decide when collectives end.
 struct Gate {
   std::mutex mutex;
   std::condition_variable changed;
   int allowed = 0;
-  bool posts = false;  // as soon as one runs, the next one may begin
+  bool posts = false;  // the next collective may start while one runs
   int running = 0;
   bool aborted = false;
-  std::vector<int64_t> ran;  // element counts
+  std::vector<int64_t> ran;  // element counts of finished collectives
   std::thread::id thread;
 
   void AwaitRunning(int count) {
@@ -107,14 +107,14 @@ class HostCommunicatorTest : public testing::Test {
 
 TEST_F(HostCommunicatorTest, RunsBesideTheCallerInOrder) {
   EXPECT_EQ(Start(10), 0);
-  EXPECT_EQ(Start(20), 1);  // returns while the first one runs
+  EXPECT_EQ(Start(20), 1);  // returns while the first collective runs
   EXPECT_TRUE(gate_.ran.empty());
   gate_.Allow(1);
   communicator_->Wait(0, stream_);
   EXPECT_EQ(gate_.ran, std::vector<int64_t>{10});
   gate_.Allow(1);
   communicator_->Wait(1, stream_);
-  communicator_->Wait(0, stream_);  // long since ended
+  communicator_->Wait(0, stream_);  // ended before
   EXPECT_EQ(gate_.ran, (std::vector<int64_t>{10, 20}));
   EXPECT_NE(gate_.thread, std::this_thread::get_id());
 }
@@ -126,16 +126,16 @@ TEST_F(HostCommunicatorTest, TheNextBeginsOnceAllIsPosted) {
   Start(30);
   gate_.Allow(1);
   communicator_->Wait(0, stream_);
-  gate_.AwaitRunning(1);  // the second, which has not posted
+  gate_.AwaitRunning(1);  // the second collective, which has not posted
   {
     const std::lock_guard lock(gate_.mutex);
     gate_.posts = true;
   }
   gate_.Allow(1);
   communicator_->Wait(1, stream_);
-  gate_.AwaitRunning(1);  // the third, which has posted
+  gate_.AwaitRunning(1);  // the third collective, which has posted
   Start(40);
-  gate_.AwaitRunning(2);  // beside it
+  gate_.AwaitRunning(2);  // overlapped with it
   EXPECT_EQ(gate_.ran, (std::vector<int64_t>{10, 20}));
   gate_.Allow(2);
   communicator_->Wait(3, stream_);

@@ -34,7 +34,7 @@ NullLog& Log() {
   return *reinterpret_cast<NullLog* (*)()>(entry)();
 }
 
-// Two layers and a loss: enough for every kind of step.
+// A model with two layers and a loss, enough for every kind of step.
 std::unique_ptr<ir::Graph> Mlp() {
   auto graph = std::make_unique<ir::Graph>("mlp");
   ir::Builder b(*graph);
@@ -58,7 +58,7 @@ codegen::CompileOptions Verified() {
   return options;
 }
 
-// Name of what a step of the plan runs, as the log has it.
+// Returns the name of a step in the log.
 std::string NameOf(const codegen::Plan& plan, const codegen::Step& step) {
   return step.kind == codegen::StepKind::kLaunch
              ? "launch " + plan.kernels[step.index].kernel.name
@@ -82,7 +82,7 @@ TEST(NullBackend, ASessionRunsThePlansStepsInTheirOrder) {
   }
 }
 
-// A communicator of rank 0 of two.
+// Connects rank 0 of two.
 std::unique_ptr<runtime::Communicator> Communicator() {
   const int port = runtime::Socket::Listen("127.0.0.1", 0).port();
   const auto options = [port](int rank) {
@@ -96,8 +96,8 @@ std::unique_ptr<runtime::Communicator> Communicator() {
   return communicator;
 }
 
-// Sums start once their gradients are there, and the host goes on with the
-// backward pass; updates wait, each for its own sum.
+// An all-reduce starts once its gradients are ready, overlapped with the
+// backward pass. Each update waits only for its own all-reduce.
 TEST(NullBackend, SumsOverlapWithTheBackwardPass) {
   NullLog& log = Log();
   const auto communicator = Communicator();
@@ -109,7 +109,7 @@ TEST(NullBackend, SumsOverlapWithTheBackwardPass) {
       session.Compile(Mlp(), codegen::ProgramKind::kTrain, options);
   log.Take();
   program.Run();
-  std::vector<std::string> kinds;  // of the lines, repetitions left out
+  std::vector<std::string> kinds;  // of the lines, without repetitions
   for (const std::string& line : log.Take()) {
     const std::string kind =
         line.starts_with("collective") ? line : "computation";
@@ -130,7 +130,8 @@ TEST(NullBackend, ProgramsShareStateAndActivations) {
   session.Compile(Mlp(), codegen::ProgramKind::kTrain, Verified());
   log.Take();
   session.Compile(Mlp(), codegen::ProgramKind::kEval, Verified());
-  // Input, output and constants only: the evaluation needs less than training.
+  // Training has allocated the rest: only an input, an output and constants are
+  // new.
   int allocations = 0;
   for (const std::string& line : log.Take()) {
     if (line.starts_with("allocate")) ++allocations;

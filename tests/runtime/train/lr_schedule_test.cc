@@ -46,8 +46,8 @@ TEST(LrSchedule, FollowsItsCurveToTheEnd) {
   }
 }
 
-// CosineAnnealingWarmRestarts(T_0=2, T_mult=3, eta_min=0.1) of PyTorch, with
-// two updates per epoch.
+// Expects the rates of PyTorch's CosineAnnealingWarmRestarts(T_0=2, T_mult=3,
+// eta_min=0.1) with two updates per epoch.
 TEST(LrSchedule, RestartsWithLongerCycles) {
   const LrScheduleOptions o{.kind = Kind::kCosine,
                             .base = 1.1,
@@ -73,8 +73,8 @@ TEST(LrSchedule, DropsAtMilestones) {
   EXPECT_EQ(LearningRate(o, 5), 0.125);
 }
 
-// lr_cosine_policy, lr_linear_policy and lr_step_policy of NVIDIA's script: the
-// rate of an epoch e of E with W of warm-up.
+// Expects lr_cosine_policy, lr_linear_policy and lr_step_policy of NVIDIA's
+// script: the rate of epoch e of E with W epochs of warm-up.
 TEST(LrSchedule, ByTheEpochItIsThatOfTheReference) {
   constexpr int64_t kEpochs = 90, kWarmup = 8, kSteps = 7;
   LrScheduleOptions o{.base = 1.024,

@@ -11,8 +11,8 @@ TEST(Mixup, WithoutAlphaNothingIsMixed) {
   EXPECT_EQ(MixupCoefficient(0, 7, 3), 1);
 }
 
-// The mean of Beta(a, a) is 1/2, its variance 1 / (4 (2 a + 1)); of the sample
-// variance the standard error is below `variance` * sqrt(2 / n).
+// Beta(a, a) has mean 1/2 and variance 1 / (4 (2 a + 1)). The standard error of
+// the sample variance is below `variance` * sqrt(2 / n).
 TEST(Mixup, CoefficientsHaveTheMomentsOfBeta) {
   constexpr int64_t kDraws = 20000;
   for (double alpha : {0.05, 0.2, 1.0, 4.0}) {
@@ -32,8 +32,8 @@ TEST(Mixup, CoefficientsHaveTheMomentsOfBeta) {
   }
 }
 
-// Of Beta(1, 1) the share below x is x; of Beta(1/2, 1/2) it is
-// 2 / pi asin(sqrt(x)).
+// The share of Beta(1, 1) below x is x. That of Beta(1/2, 1/2) is 2 / pi
+// asin(sqrt(x)).
 TEST(Mixup, CoefficientsHaveTheDistributionOfBeta) {
   constexpr int kDraws = 20000;
   for (double x : {0.01, 0.2, 0.5, 0.9}) {

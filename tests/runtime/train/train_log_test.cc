@@ -56,7 +56,7 @@ class TrainLogTest : public ::testing::Test {
   test::TemporaryFolder folder_;
 };
 
-// Templates of the lines that NVIDIA's script prints.
+// Expects the templates of the lines that NVIDIA's script prints.
 TEST_F(TrainLogTest, LinesAreThoseOfDllLogger) {
   const std::string stamp =
       "DLL [0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}[.][0-9]{6} - ";
@@ -148,7 +148,7 @@ TEST_F(TrainLogTest, AResumedRunGoesOnInTheLinesWhereItsCheckpointWas) {
   EXPECT_EQ(Lines(path).size(), 3u);
 }
 
-// The second and third were found by the fuzzer of logs.
+// The fuzzer of logs has found the second and the third.
 TEST_F(TrainLogTest, AFileThatIsNoLogIsNotAppendedTo) {
   const std::string path = Path("notes.txt");
   for (const std::string text :
@@ -186,8 +186,8 @@ TEST_F(TrainLogTest, PrometheusFilesHoldTheLastValues) {
       1);
 }
 
-// A reader of TFRecords and of the fields that scalars use, after the format's
-// description, not after our writer.
+// A reader of TFRecords and of the fields that scalars use. It follows the
+// format's description, not our writer.
 struct Scalar {
   int64_t step = 0;
   std::string tag;
@@ -234,7 +234,7 @@ class EventReader {
       if (byte < 0x80) return value;
     }
   }
-  // Calls `field(number, payload)`; payloads are varints' or fixed bytes.
+  // Calls `field(number, payload)` for varints and fixed-size fields.
   template <typename Field>
   static void ForEachField(const std::string& data, Field field) {
     for (size_t at = 0; at < data.size();) {

@@ -25,7 +25,7 @@ using ::testing::ElementsAre;
 constexpr int kBatch = 2;
 constexpr int kSide = 8;
 
-// Batches that take a while; five in an epoch.
+// Slow batches, five per epoch.
 class SlowSource : public BatchSource {
  public:
   explicit SlowSource(std::chrono::milliseconds wait)
@@ -188,7 +188,7 @@ TEST_F(TrainingLoop, AnEvaluationThatWasDueIsDoneWhenTheRunGoesOn) {
   SlowSource val(std::chrono::milliseconds(0));
   bool stop = false;
   evaluate_ = [&] {
-    stop = true;  // a signal comes in
+    stop = true;  // a signal arrives
     return Evaluate(session_, *eval_, val, {.stop = [&] { return stop; }});
   };
   observer_.stop = [&] { return stop; };
@@ -268,7 +268,7 @@ TEST(MicroBatchLoop, TheLastUpdateOfAnEpochTakesWhatIsLeft) {
   session.state().Initialize(0);
   SlowSource source(std::chrono::milliseconds(0));
   EXPECT_EQ(UpdatesPerEpoch(source.batches_per_epoch(), 3),
-            2);  // of 3 and 2 batches
+            2);  // one of 3 and one of 2 batches
   std::vector<int64_t> epochs;
   int64_t files = 0;
   TrainObserver observer;
@@ -293,7 +293,7 @@ class OverflowLoop : public ::testing::Test {
     session_.state().Initialize(0);
   }
 
-  // A weight that makes every step overflow.
+  // Makes every step overflow.
   void Spoil() {
     std::vector<float> weight = session_.state().Read("fc.weight");
     weight[0] = std::numeric_limits<float>::infinity();

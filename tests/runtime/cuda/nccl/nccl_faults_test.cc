@@ -1,5 +1,5 @@
-// What goes wrong with NCCL, on a fake that injects it: each rank a process
-// on a fake driver. No GPU takes part.
+// Injects faults into a fake NCCL. Each rank is a process on a fake driver.
+// Needs no GPU.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ void InjectOn(const Rank& rank, int where, const char* fault) {
   if (rank.store->rank() == where) rank.inject(fault);
 }
 
-// Collectives until one is rejected.
+// Runs collectives until one fails.
 void RunUntilLost(Rank& rank, Collective collective = {.elements = 100}) {
   const auto device = rank.backend.OpenDevice(0, {});
   const auto stream = device->CreateStream();
@@ -71,7 +71,7 @@ TEST(NcclFaults, ACollectiveThatFails) {
     OnRanks(2, [fault](Rank& rank) {
       InjectOn(rank, 1, fault);
       rank.Connect(milliseconds(500));
-      // The other rank waits for it in vain.
+      // The other rank waits until its timeout.
       EXPECT_THAT(LossOf([&] { RunUntilLost(rank); }),
                   HasSubstr(rank.store->rank() == 1 ? "remote process exited"
                                                     : "a peer is missing"));
@@ -121,8 +121,7 @@ TEST(NcclFaults, RanksThatDisagreeAboutTheOperation) {
   });
 }
 
-// Each operation: what it makes of an error that only polling tells, of a call
-// that is rejected, and of one that never ends.
+// Every operation reports asynchronous errors, rejected calls and hangs.
 TEST(NcclFaults, EachOperationFailsInEachWay) {
   for (const auto kind :
        {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
@@ -143,17 +142,18 @@ TEST(NcclFaults, EachOperationFailsInEachWay) {
   }
 }
 
-// Of a step that is no graph, the emulator takes a while for what is before its
-// first collective.
+// Timeout of a training step. Without a graph, the emulator takes long before
+// the first collective.
 constexpr milliseconds kStep{3'000};
 
-// In the graph of a training step: each of its collectives in turn.
+// Fails each collective of a captured training step in turn.
 TEST(NcclFaults, EachCollectiveOfACapturedStepFails) {
   TrainedModel model = NarrowVgg(1);
   model.buckets = "cap:0.3";
   const int collectives = CompileAhead(model, 2);
   EXPECT_GE(collectives, 2);
-  // The first step is no graph; then the ranks agree that they have one.
+  // The first step runs without a graph. One more collective agrees that all
+  // ranks have one.
   const int before = collectives + 1;
   for (int i = before + 1; i <= before + collectives; ++i) {
     for (const char* fault : {"error_at", "hang_at"}) {
@@ -172,7 +172,7 @@ TEST(NcclFaults, EachCollectiveOfACapturedStepFails) {
   }
 }
 
-// A call that is rejected while it is captured: there is no graph.
+// If a call is rejected during the capture, there is no graph.
 TEST(NcclFaults, ARejectionWhileAStepIsCaptured) {
   const int collectives = CompileAhead(NarrowVgg(1), 2);
   OnRanks(2, [collectives](Rank& rank) {
@@ -186,7 +186,7 @@ TEST(NcclFaults, ARejectionWhileAStepIsCaptured) {
   });
 }
 
-// Nor is a rank whose collective hangs as well.
+// A rank can exit while both a collective and ncclCommAbort hang.
 TEST(NcclFaults, AnAbortThatHangsInACollective) {
   const auto begun = std::chrono::steady_clock::now();
   OnRanks(2, [](Rank& rank) {
@@ -200,8 +200,8 @@ TEST(NcclFaults, AnAbortThatHangsInACollective) {
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(60));
 }
 
-// The abort, which frees what calls use, waits for one that goes on, and none
-// follows.
+// An abort frees what calls use. It must wait for the running call, and no call
+// may follow.
 TEST(NcclFaults, AnAbortDuringACall) {
   OnRanks(1, [](Rank& rank) {
     rank.inject("slow_calls");
@@ -217,7 +217,7 @@ TEST(NcclFaults, AnAbortDuringACall) {
   });
 }
 
-// Who gives up is not kept by a library that does not come back.
+// A rank can exit while ncclCommAbort hangs.
 TEST(NcclFaults, AnAbortThatHangs) {
   const auto begun = std::chrono::steady_clock::now();
   OnRanks(2, [](Rank& rank) {
@@ -230,7 +230,8 @@ TEST(NcclFaults, AnAbortThatHangs) {
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(60));
 }
 
-// Who waits, as a destructor that waits for the device does, can be ended.
+// `hangs` can end a process that waits forever, e.g. in a destructor that waits
+// for the device.
 TEST(NcclFaults, AnAbortThatHangsIsTold) {
   constexpr int kPeerLost = static_cast<int>(ErrorCode::kPeerLost);
   const auto begun = std::chrono::steady_clock::now();

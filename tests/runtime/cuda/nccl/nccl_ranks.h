@@ -1,7 +1,7 @@
 #pragma once
 
-// Ranks of the CUDA backend on a fake NCCL and a fake driver, each a
-// process. No GPU takes part.
+// Ranks of the CUDA backend on a fake NCCL and a fake driver, one process each.
+// Needs no GPU.
 
 #include <chrono>
 #include <functional>
@@ -14,16 +14,16 @@
 
 namespace fusor::test {
 
-// One rank, in a process of its own.
+// A rank in its own process.
 struct Rank {
   FakeCudaBackend backend;
   std::unique_ptr<runtime::TcpStore> store;
   std::unique_ptr<runtime::Communicator> communicator;
-  // Of fake_nccl.cc.
+  // Functions of fake_nccl.cc.
   void (*inject)(const char* fault) = nullptr;
-  int (*allocated)() = nullptr;   // pieces of memory that NCCL has given
-  int (*registered)() = nullptr;  // those of them that are registered
-  int (*dangling)() = nullptr;    // calls that an abort came between
+  int (*allocated)() = nullptr;   // number of NCCL's allocations
+  int (*registered)() = nullptr;  // number of registered ones
+  int (*dangling)() = nullptr;    // number of calls aborted while they ran
 
   explicit Rank(const runtime::StoreOptions& options);
   void Connect(runtime::CommunicatorOptions options = {
@@ -33,13 +33,13 @@ struct Rank {
   }
 };
 
-// Fails the test when a rank throws or fails an expectation, or where `run` was
-// to end its process otherwise.
+// Runs `run` in one process per rank. Fails the test if a rank throws or fails
+// an expectation, or does not exit with `exit_code`.
 void OnRanks(int world_size, const std::function<void(Rank&)>& run,
              int exit_code = 0);
 
-// Compiles the texts of kernels, for processes that are forked later. Returns
-// how many collectives a step has.
+// Compiles the kernels before processes are forked. Returns the number of
+// collectives per step.
 int CompileAhead(const TrainedModel& model, int world_size);
 
 }  // namespace fusor::test

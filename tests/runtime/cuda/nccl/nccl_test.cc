@@ -1,5 +1,5 @@
-// The CUDA backend's communicator on a fake NCCL and a fake driver:
-// each rank a process. No GPU takes part.
+// The CUDA backend's communicator on a fake NCCL and a fake driver, with one
+// process per rank. Needs no GPU.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Numbers whose sums are exact in every type.
+// Returns numbers whose sums are exact in every dtype.
 std::vector<double> Whole(int rank, int64_t n) {
   std::vector<double> numbers;
   for (int64_t i = 0; i < n; ++i) {
@@ -35,7 +35,7 @@ std::vector<double> Whole(int rank, int64_t n) {
   return numbers;
 }
 
-// What a rank's device memory is after a collective on numbers of its own.
+// Runs collectives on a rank's numbers and returns its device memory.
 class Memory {
  public:
   Memory(Rank& rank, DType dtype, int64_t n)
@@ -89,7 +89,7 @@ void CheckCollectives(Rank& rank, DType dtype, int64_t n) {
       memory.Run({.kind = CollectiveKind::kBroadcast, .root = world - 1});
   EXPECT_EQ(broadcast, Whole(world - 1, n));
   memory.Run({.kind = CollectiveKind::kBarrier});
-  // Part r of n numbers: [r * most, (r + 1) * most).
+  // Rank r owns the numbers in [r * most, (r + 1) * most).
   const int64_t most = (n + world - 1) / world;
   const auto scattered = memory.Run({.kind = CollectiveKind::kReduceScatter});
   const auto gathered = memory.Run({.kind = CollectiveKind::kAllGather});
@@ -100,8 +100,8 @@ void CheckCollectives(Rank& rank, DType dtype, int64_t n) {
   }
 }
 
-// Sums of two tensors scattered, and gathered again: one of whole parts, one
-// that has less than a part for the last ranks.
+// Reduce-scatters and all-gathers two tensors. The second is smaller than the
+// sum of its shards.
 void CheckTensors(Rank& rank, DType dtype) {
   const int world = rank.communicator->world_size();
   const auto device = rank.backend.OpenDevice(0, {});
@@ -124,7 +124,7 @@ void CheckTensors(Rank& rank, DType dtype) {
                        device->Allocate(world * part * size)});
     const Tensor& t = tensors.back();
     stream->CopyToDevice(t.whole->data(), bytes.data(), bytes.size());
-    // What is there before must not show through.
+    // Old contents must be overwritten.
     stream->CopyToDevice(t.own->data(), bytes.data(), part * size);
     scatter.push_back({t.whole->data(), t.own->data(), n, part});
     gather.push_back({t.own->data(), t.all->data(), part, part});
@@ -176,7 +176,7 @@ TEST(Nccl, MovesAndSumsEveryTypeAtEverySize) {
         }
       }
       const auto times = rank.communicator->TakeTimes();
-      EXPECT_GT(times.size(), 100);  // of which some may not be noted yet
+      EXPECT_GT(times.size(), 100);  // some may not be recorded yet
       for (const runtime::CollectiveTime& time : times) {
         EXPECT_LE(time.started, time.begun);
         EXPECT_LE(time.begun, time.ended);
@@ -185,13 +185,13 @@ TEST(Nccl, MovesAndSumsEveryTypeAtEverySize) {
   }
 }
 
-// --- In the order of ranks ---------------------------------------------------
+// --- Rank order --------------------------------------------------------------
 
 const runtime::CommunicatorOptions kInOrder{.timeout = milliseconds(60'000),
                                             .deterministic = true};
 
-// Numbers whose sum depends on the order, and is another when it is rounded
-// more than once.
+// Returns numbers whose sum changes with the order, and if it is rounded more
+// than once.
 std::vector<double> Rough(int rank, DType dtype, int64_t n) {
   const ir::TensorType type{dtype, {n}, {}};
   std::vector<double> numbers =
@@ -202,7 +202,7 @@ std::vector<double> Rough(int rank, DType dtype, int64_t n) {
   return numbers;
 }
 
-// As runtime/backend/communicator.h tells it.
+// Adds in the order that runtime/backend/communicator.h specifies.
 std::vector<double> SumInOrder(int world_size, DType dtype, int64_t n) {
   std::vector<double> sum(static_cast<size_t>(n), 0);
   for (int r = 0; r < world_size; ++r) {
@@ -235,7 +235,7 @@ TEST(NcclInOrder, SumsEveryTypeAtEverySize) {
   const std::vector<DType> every{DType::kF64, DType::kF32, DType::kF16,
                                  DType::kBF16};
   for (const int world : {1, 2, 3, 4}) {
-    // Each size and type is a kernel, which takes a moment to compile.
+    // Each size and dtype is another kernel to compile, which takes time.
     const bool all = world == 3;
     OnRanks(world, [&](Rank& rank) {
       rank.Connect(kInOrder);
@@ -250,7 +250,7 @@ TEST(NcclInOrder, SumsEveryTypeAtEverySize) {
   }
 }
 
-// The fake's own sums begin with the last rank.
+// Without `deterministic`, the fake adds from the last rank to the first.
 TEST(NcclInOrder, IsNotTheLibrarysOrder) {
   OnRanks(3, [](Rank& rank) {
     rank.Connect();
@@ -272,8 +272,8 @@ TEST(NcclInOrder, ScattersAndGathersTensorsThatLieApart) {
   }
 }
 
-// What a sum needs is there before a step: the second of a size allocates and
-// compiles nothing, nor does one that has been prepared.
+// The first sum of a size allocates and compiles. Later ones do not, nor does a
+// prepared one.
 TEST(NcclInOrder, PreparesASizeOnce) {
   OnRanks(2, [](Rank& rank) {
     rank.Connect(kInOrder);
@@ -293,7 +293,7 @@ TEST(NcclInOrder, PreparesASizeOnce) {
     rank.communicator->Prepare({.elements = 1000});
     EXPECT_THAT(run(1000), Not(AnyOf(Contains("cuMemAlloc"),
                                      Contains("cuModuleLoadData"))));
-    // A smaller one has room.
+    // A smaller size fits.
     EXPECT_THAT(run(10), Not(Contains("cuMemAlloc")));
     stream->Synchronize();
   });

@@ -1,5 +1,5 @@
-// Training of several ranks on the CUDA device by a fake NCCL, each rank a
-// process on a fake driver. No GPU takes part.
+// Training on several ranks of the CUDA device with a fake NCCL. Each rank is a
+// process on a fake driver. Needs no GPU.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,8 @@ using ::testing::Not;
 const runtime::CommunicatorOptions kInOrder{.timeout = milliseconds(300'000),
                                             .deterministic = true};
 
-// Ranks with one batch do what the test device's ranks do, which all have it.
+// Ranks with equal batches must compute the same as the emulated device's
+// ranks.
 TEST(NcclTraining, IsAsOnTheEmulatedGpu) {
   for (const int world : {2, 4}) {
     EmulatedBackend emulated({.compiler = FakePlanner, .world_size = world});
@@ -39,7 +40,7 @@ TEST(NcclTraining, IsAsOnTheEmulatedGpu) {
   }
 }
 
-// Every rank a batch of its own: a hash of what they have become.
+// Trains with a different batch per rank. Returns the hash of the state.
 uint64_t TrainApart(Rank& rank, TrainedModel model) {
   model.seed = static_cast<uint64_t>(100 * rank.store->rank() + 1);
   return HashOf(Train(rank.backend, *rank.communicator, model));
@@ -59,8 +60,8 @@ TEST(NcclTraining, RanksWithTheirOwnBatchesStayTogether) {
   });
 }
 
-// A step with its collectives, those of a sharded optimizer too, is one graph,
-// and is what its steps are.
+// A step is one graph including its collectives, also those of a sharded
+// optimizer. Its results equal those without a graph.
 TEST(NcclTraining, CapturesCollectivesInTheGraph) {
   for (const bool in_order : {false, true}) {
     const int world = in_order ? 3 : 2;
@@ -79,8 +80,8 @@ TEST(NcclTraining, CapturesCollectivesInTheGraph) {
       EXPECT_EQ(TrainApart(rank, model), captured);
       const auto launched = rank.backend.driver().TakeCalls();
       EXPECT_THAT(launched, Not(Contains("cuGraphLaunch")));
-      // That each begins and ends is noted by the host, for which neither
-      // kernels nor collectives wait.
+      // Host functions record the start and end of collectives. Neither kernels
+      // nor collectives wait for them.
       EXPECT_GE(rank.backend.driver().captured_host_functions(), 2);
       EXPECT_EQ(rank.backend.driver().work_behind_host_functions(), 0);
       EXPECT_EQ(rank.backend.driver().problem(), "");
@@ -88,7 +89,7 @@ TEST(NcclTraining, CapturesCollectivesInTheGraph) {
   }
 }
 
-// The sharded optimizer's collectives cross from one step to the next.
+// Collectives of the sharded optimizer span two steps.
 TEST(NcclTraining, CapturesCollectivesOfSeveralStepsInOneGraph) {
   TrainedModel model = NarrowVgg(1);
   model.sharded = true;
@@ -108,7 +109,8 @@ TEST(NcclTraining, CapturesCollectivesOfSeveralStepsInOneGraph) {
   });
 }
 
-// One rank's driver rejects: all launch one by one, and do the same.
+// If one rank's driver rejects the graph, no rank uses one. Results are the
+// same.
 TEST(NcclTraining, NoRankLaunchesAGraphThatAnotherLacks) {
   TrainedModel model = NarrowVgg(1);
   model.steps = 3;
@@ -116,7 +118,8 @@ TEST(NcclTraining, NoRankLaunchesAGraphThatAnotherLacks) {
   OnRanks(2, [&model](Rank& rank) {
     rank.Connect();
     const uint64_t expected = TrainApart(rank, model);
-    // Relaxed mode, on one rank, is a graph all the same.
+    // After one rejection, rank 1 captures in relaxed mode, which yields a
+    // graph.
     for (const int times : {1, 2}) {
       if (rank.store->rank() == 1) {
         rank.backend.driver().Reject("cuLaunchHostFunc", times);
@@ -132,7 +135,7 @@ TEST(NcclTraining, NoRankLaunchesAGraphThatAnotherLacks) {
   });
 }
 
-// A rank alone, with a plan of two: what it sums is its own.
+// One rank runs a plan for two ranks, so each sum has one term.
 TEST(NcclTraining, CapturesOneRankAlone) {
   OnRanks(1, [](Rank& rank) {
     rank.Connect();
@@ -148,7 +151,7 @@ TEST(NcclTraining, CapturesOneRankAlone) {
   });
 }
 
-// Arenas are NCCL's memory, registered while they are there.
+// Arenas are allocated and registered by NCCL for their whole lifetime.
 TEST(NcclTraining, RegistersArenas) {
   OnRanks(2, [](Rank& rank) {
     rank.Connect();
@@ -170,8 +173,8 @@ TEST(NcclTraining, RegistersArenas) {
   });
 }
 
-// The plans of the CUDA target, on ranks with batches of their own: NCCL in the
-// order of ranks, in graphs, does what Gloo does in the order of ranks.
+// Trains with different batches per rank. NCCL in graphs must match Gloo bit
+// for bit, both in rank order. The plans are those of the CUDA target.
 void ExpectGloosResults(int world, const TrainedModel& model) {
   CompileAhead(model, world);
   OnRanks(world, [&model](Rank& rank) {

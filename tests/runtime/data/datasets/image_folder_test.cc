@@ -24,7 +24,7 @@ using ::testing::Property;
 using ::testing::Throws;
 using ::testing::ThrowsMessage;
 
-// The message is on one line, has the code of data errors and all of `parts`.
+// Matches a one-line data error that contains `a` and `b`.
 auto DataError(const std::string& a, const std::string& b) {
   const auto text = [](const char* what) { return std::string(what); };
   return Throws<Error>(AllOf(
@@ -37,7 +37,7 @@ auto DataError(const std::string& a, const std::string& b) {
 
 class ImageFolderTest : public ::testing::Test {
  protected:
-  // Makes files, each with its own path as content.
+  // Creates files. Each contains its own path.
   void Make(const std::vector<std::string>& paths) {
     for (const std::string& path : paths) {
       fusor::testing::WriteTestFile(
@@ -45,7 +45,7 @@ class ImageFolderTest : public ::testing::Test {
     }
   }
 
-  // The samples as "label path".
+  // Lists the samples as "label path".
   static std::vector<std::string> Samples(const ImageFolder& folder) {
     std::vector<std::string> samples;
     for (int64_t i = 0; i < folder.size(); ++i) {

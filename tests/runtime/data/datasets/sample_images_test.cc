@@ -36,7 +36,7 @@ class SampleImages : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  // Relative path -> bytes of every file under `root`.
+  // Maps the relative path of every file under `root` to its bytes.
   static std::map<std::string, std::vector<uint8_t>> Files(
       const fs::path& root) {
     std::map<std::string, std::vector<uint8_t>> files;

@@ -79,7 +79,7 @@ TEST(Augment, RandomResizedCropDrawsAreaAspectAndPlace) {
     ASSERT_TRUE(Contains(size, crop));
     const double area = crop.width * crop.height / (400.0 * 300.0);
     const double aspect = static_cast<double>(crop.width) / crop.height;
-    // Sides are rounded, so the ranges are wider by a little.
+    // Sides are rounded, so the ranges are slightly wider.
     EXPECT_GT(area, 0.08 * 0.97);
     EXPECT_GT(aspect, 0.75 * 0.97);
     EXPECT_LT(aspect, 4.0 / 3.0 * 1.03);
@@ -88,8 +88,8 @@ TEST(Augment, RandomResizedCropDrawsAreaAspectAndPlace) {
     if (crop.width < 400) x_sum += crop.x / (400.0 - crop.width);
     flips += placement.resize.flip ? 1 : 0;
   }
-  // Means of 60,000 draws of torchvision 0.29.2. They lie below 0.54 and above
-  // 0 because parts that do not fit are drawn again.
+  // Means of 60,000 draws of torchvision 0.29.2. They are below 0.54 and above
+  // 0 because crops that do not fit are drawn again.
   EXPECT_NEAR(area_sum / kDraws, 0.433, 0.015);
   EXPECT_NEAR(log_aspect_sum / kDraws, 0.031, 0.01);
   EXPECT_NEAR(x_sum / kDraws, 0.5, 0.03);
@@ -97,7 +97,7 @@ TEST(Augment, RandomResizedCropDrawsAreaAspectAndPlace) {
 }
 
 TEST(Augment, RandomResizedCropFallsBackToTheCentre) {
-  // No part of a 1:20 image with a permitted aspect has 95 % of its area.
+  // In a 1:20 image, no crop of a permitted aspect ratio has 95 % of the area.
   const Transform transform = {.min_area = 0.95};
   const SampleRandom random(1, 0, 0);
   EXPECT_EQ(RandomResizedCrop({20, 400}, transform, random).crop,
@@ -135,7 +135,7 @@ TEST(Augment, DrawsDependOnSeedEpochAndSample) {
 }
 
 TEST(Augment, RegionDecodeChangesNoPixel) {
-  // A PNG reader always decodes everything, a JPEG reader only the region.
+  // The PNG reader decodes the whole image, the JPEG reader only the region.
   const Bytes jpeg = EncodeJpeg(MakePicture(300, 200, 3));
   const Bytes png = EncodePng(DecodeImage(jpeg, "x"));
   for (const TransformKind kind :
@@ -153,7 +153,7 @@ TEST(Augment, PadCropShiftsAndMirrors) {
   const Bytes file = EncodePng(image);
   const Transform transform = {
       .kind = TransformKind::kPadCrop, .image_size = 8, .padding = 2};
-  // Every result is one of the 5 * 5 shifts, plain or mirrored.
+  // Every result is one of 5 * 5 shifts, with or without a flip.
   std::set<Bytes> expected;
   for (int flip = 0; flip < 2; ++flip) {
     for (int top = -2; top <= 2; ++top) {

@@ -22,20 +22,20 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// The columns of FUSOR_TEST_DATA/jpeg_cases/expected.csv that matter here.
+// The columns of FUSOR_TEST_DATA/jpeg_cases/expected.csv that this test uses.
 struct Case {
   std::string path;
   std::string width;
   std::string height;
   std::string outcome;  // ok, truncated, error, not_jpeg:PNG
-  std::string sha256;   // of the RGB bytes as Pillow decodes them
+  std::string sha256;   // of the RGB bytes decoded by Pillow
 };
 
 std::vector<Case> ReadTable(const std::string& path) {
   std::ifstream table(path);
   std::vector<Case> cases;
   std::string line;
-  std::getline(table, line);  // the heading
+  std::getline(table, line);  // header
   while (std::getline(table, line)) {
     std::stringstream stream(line);
     std::vector<std::string> cells;
@@ -76,7 +76,7 @@ TEST(DecodeRealFiles, PixelsEqualPillows) {
       continue;
     }
     const Image image = DecodeImage(bytes, c.path);
-    if (c.outcome != "ok") continue;  // a PNG, of which no hash is stored
+    if (c.outcome != "ok") continue;  // a PNG without a stored hash
     EXPECT_EQ(std::to_string(image.width), c.width);
     EXPECT_EQ(std::to_string(image.height), c.height);
     EXPECT_EQ(Sha256(image), c.sha256);

@@ -32,7 +32,7 @@ using ::testing::Not;
 using ::testing::Property;
 using ::testing::Throws;
 
-// A kData error of one line that holds all of `parts`.
+// Matches a one-line kData error that contains all of `parts`.
 auto DataError(const std::vector<std::string>& parts) {
   std::vector<::testing::Matcher<std::string>> matchers = {
       Not(HasSubstr("\n"))};
@@ -44,7 +44,7 @@ auto DataError(const std::vector<std::string>& parts) {
                ::testing::ResultOf(text, ::testing::AllOfArray(matchers)))));
 }
 
-// libjpeg's own way to RGB, with nothing of ours.
+// Decodes to RGB with libjpeg only.
 Image DecodePlainly(const Bytes& bytes) {
   jpeg_decompress_struct cinfo = {};
   jpeg_error_mgr errors = {};
@@ -160,7 +160,7 @@ TEST(Decode, ReaderCanReadAgain) {
 }
 
 TEST(Decode, CmykFollowsPillowsFormula) {
-  // A block of one colour survives JPEG at quality 100.
+  // JPEG of quality 100 preserves a block of one colour.
   const uint8_t stored[4] = {200, 100, 30, 180};
   Bytes cmyk;
   for (int i = 0; i < 16 * 16; ++i) {
@@ -205,7 +205,7 @@ TEST(Decode, PngOfEveryColourTypeBecomesRgb) {
   const auto decode = [](const Bytes& row, int width, PngOptions options) {
     return DecodeImage(EncodePng(row, width, 1, options), "a.png").pixels;
   };
-  // Grey of 1, 4, 8 and 16 bits; grey and alpha; RGBA; 16-bit RGB; palette.
+  // Grey with 1, 4, 8 and 16 bits, grey with alpha, RGBA, 16-bit RGB, palette.
   EXPECT_EQ(decode({0b01000000}, 2, {.colour_type = 0, .bits = 1}),
             (Bytes{0, 0, 0, 255, 255, 255}));
   EXPECT_EQ(decode({0x3f}, 2, {.colour_type = 0, .bits = 4}),
@@ -250,7 +250,7 @@ TEST(Decode, EveryTruncationIsAnError) {
       const std::span<const uint8_t> cut(bytes.data(), length);
       EXPECT_THAT([&] { DecodeImage(cut, "cut.jpg"); }, DataError({"cut.jpg"}))
           << length << " of " << bytes.size();
-      // Also where the region ends before the cut.
+      // Fails even if the region ends before the cut.
       EXPECT_THAT(
           [&] {
             OpenImage(cut, "cut.jpg")->Read({0, 0, 4, 2}, part);
@@ -305,7 +305,7 @@ TEST(Decode, TooManyPixelsAreRejectedBeforeDecoding) {
 TEST(Decode, TooManyScansAreRejected) {
   const Bytes bytes =
       EncodeJpeg(MakePicture(64, 64, 10), {.progressive = true});
-  // libjpeg's standard progression of a colour image has 10 scans.
+  // libjpeg's default progressive scan script has 10 scans for colour images.
   EXPECT_NO_THROW(DecodeImage(bytes, "x", {.max_scans = 10}));
   EXPECT_THAT([&] { DecodeImage(bytes, "x", {.max_scans = 9}); },
               DataError({"image x", "more than 9 scans"}));

@@ -8,7 +8,7 @@
 
 namespace fusor::testing {
 
-// One case of tests/golden/pillow, described in make_pillow_reference.py.
+// A case of tests/golden/pillow. make_pillow_reference.py describes it.
 struct PillowCase {
   std::string kind;
   uint64_t key = 0;
@@ -20,10 +20,10 @@ struct PillowCase {
 
 std::vector<PillowCase> ReadPillowCases(const std::string& kind);
 
-// The noise that a case starts from.
+// Returns the case's source image, which is noise.
 runtime::Image PillowSource(const PillowCase& c);
 
-// The largest difference between two images.
+// Returns the largest difference between pixels of two images.
 int LargestDifference(const std::vector<uint8_t>& a,
                       const std::vector<uint8_t>& b);
 

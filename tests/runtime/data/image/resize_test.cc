@@ -27,7 +27,8 @@ std::vector<uint8_t> Resize(const Image& source, const ResizeSpec& spec) {
   return out;
 }
 
-// The one difference to Pillow that resize.h states.
+// Returns whether Pillow resizes rows first, the only difference that resize.h
+// documents.
 bool PillowTakesRowsFirst(ImageSize source, ImageSize result) {
   const int shrink = source.height - result.height;
   return shrink > 0 && shrink > 2 * (source.width - result.width);
@@ -71,7 +72,7 @@ TEST(Resize, WindowReadsOnlyWhatItNeeds) {
   Resizer resizer;
   resizer.Plan(spec);
   const Region region = resizer.source_region();
-  // The window's own 100x50 pixels and at most one filter width around.
+  // The window has 100x50 pixels, plus at most one filter width on each side.
   EXPECT_GE(region.x, 490);
   EXPECT_LE(region.x + region.width, 610);
   EXPECT_GE(region.y, 190);
