@@ -25,7 +25,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Every test starts with the kernels of one program in the cache.
+// Compiles one program, so that its kernels are in the cache.
 class CacheOriginsTest : public testing::Test {
  protected:
   CacheOriginsTest() {
@@ -49,7 +49,7 @@ class CacheOriginsTest : public testing::Test {
         .cache;
   }
 
-  // All kernels are missing now, for this one reason.
+  // Checks that all kernels are missing for the same reason.
   void ExpectAllMissed(const std::vector<std::string>& changed,
                        const std::string& reason) {
     const CacheReport report = Compile();
@@ -124,7 +124,8 @@ TEST_F(CacheOriginsTest, SaysWhatWasLost) {
   ExpectAllMissed({"lost"}, "evicted from the cache or corrupt");
 }
 
-// Another process compiles the same kernels while the first one is compiled.
+// Runs `meanwhile` while the first kernel is compiled, as another process
+// would.
 class BesideAnother : public test::FakeCompiler {
  public:
   explicit BesideAnother(std::function<void()> meanwhile)
@@ -198,7 +199,7 @@ TEST_F(OriginLogTest, FewerChangedOptionsAreMoreAlike) {
   EXPECT_EQ(miss.reason, "with options changed: b=1 -> b=2");
 }
 
-// A source of one loop, as Print(Kernel) writes it.
+// Returns the text of a kernel with one loop, as printed by Print(Kernel).
 std::string Source(int extent, const std::string& op,
                    const std::string& constant) {
   return fmt::format(

@@ -36,7 +36,7 @@ class CompilerTest : public ::testing::Test {
   CompileOptions options_;
 };
 
-// What --dump-to writes can be compiled on from.
+// The graph of every stage that --dump-to writes can be compiled further.
 TEST_F(CompilerTest, TextOfEveryStageCompilesToTheSamePlan) {
   std::map<std::string, std::string> stages;
   options_.observers.push_back(
@@ -71,7 +71,7 @@ TEST_F(CompilerTest, ObserversSeeStagesPassesAndTheProgram) {
        .pass = [&](const auto&, const auto&) { ++passes; },
        .program = [&](const CompiledProgram& compiled,
                       const auto&) { program = compiled.graph.get(); }});
-  options_.observers.emplace_back();  // sees nothing
+  options_.observers.emplace_back();  // receives nothing
   const CompiledProgram compiled =
       Compile(Network(), ProgramKind::kTrain, compiler_, options_);
   EXPECT_THAT(stages, ElementsAre("graph", "train", "optimized"));
@@ -93,7 +93,7 @@ class SubstituteTest : public CompilerTest {
   std::string Edited(size_t i) const {
     return compiler_.KernelArtifacts(kernel(i))[0].text + "edited";
   }
-  // What Compile says of this text in place of the first kernel.
+  // Returns the error of a compilation with this text as the first kernel.
   std::string Rejection(const std::string& text) {
     options_.substitutes = {{kernel(0).name, {"edited.ll", text}}};
     try {
@@ -108,7 +108,7 @@ class SubstituteTest : public CompilerTest {
   const CompiledProgram program_;
 };
 
-// Moves the first store of each kernel out of its buffer.
+// Moves the first store of each kernel outside its buffer.
 class StoreElsewhere : public passes::RewriteHook {
  public:
   void BeforeRewrite(const std::string&, const ir::Value&) override {}
@@ -171,8 +171,7 @@ TEST_F(SubstituteTest, IsPassedOverWhereToldSo) {
   EXPECT_EQ(program.plan.kernels[0].binary, program_.plan.kernels[0].binary);
 }
 
-// Moving a line of the model's code is no other program: kernels, names, plan
-// and what CSE merges stay.
+// Source lines of the model affect neither kernels, names, the plan nor CSE.
 TEST_F(CompilerTest, NothingDependsOnTheLinesOfTheModel) {
   auto moved = Network();
   int line = 0;
@@ -200,7 +199,7 @@ TEST_F(CompilerTest, NothingDependsOnTheLinesOfTheModel) {
   EXPECT_NE(Print(a.plan), Print(b.plan));
 }
 
-// Or every comparison of two dumps would drown in renamed values.
+// Otherwise renamed values would hide the differences between two dumps.
 TEST_F(CompilerTest, AnEditInOneLayerRenamesNothingInTheOthers) {
   const auto names = [&](std::unique_ptr<ir::Graph> graph) {
     const CompiledProgram program =

@@ -1,7 +1,7 @@
-// Fusion is general, not a set of patterns: graphs that no pattern pass knows
-// compile to no more kernels than tests/golden/fusion_counts.txt says. That
-// they compute the right thing is tested in lower_fusion_test.cc and
-// tests/passes/random_pipeline_test.cc.
+// Fusion is general and not limited to patterns: graphs that no pattern pass
+// matches compile to at most as many kernels as tests/golden/fusion_counts.txt
+// lists. lower_fusion_test.cc and tests/passes/random_pipeline_test.cc test
+// their results.
 
 #include <gtest/gtest.h>
 
@@ -38,7 +38,8 @@ std::unique_ptr<Graph> Chain() {
   return graph;
 }
 
-// Two blocks of layer-norm, linear, GELU, linear with a residual, and a loss.
+// Returns two blocks of layer norm, linear, GELU, linear with a residual, and a
+// loss.
 std::unique_ptr<Graph> Mlp() {
   constexpr int64_t kBatch = 32, kWidth = 64, kHidden = 256, kClasses = 10;
   auto graph = std::make_unique<Graph>("mlp");

@@ -79,7 +79,7 @@ TEST_F(KernelCacheTest, AnotherKeyUnderTheSameNameIsAMiss) {
   EXPECT_FALSE(cache.Find("b").has_value());
 }
 
-// Its machine code would be run.
+// Others could plant machine code, which would then run.
 TEST_F(KernelCacheTest, AFolderThatOthersMayWriteIsNotRead) {
   const KernelCache cache(folder());
   cache.Store("key", "binary");

@@ -1,6 +1,5 @@
-// What the compiler makes of the models that fusor is measured by, counted:
-// patterns, kernels by kind, casts. The counts of tests/golden/model_counts.txt
-// are exact; a change of theirs is looked at before it is stored.
+// Counts patterns, kernels by kind and casts in compiled models. The counts in
+// tests/golden/model_counts.txt are exact. Review a change before you store it.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -21,7 +20,7 @@ constexpr char kModelCounts[] = FUSOR_GOLDEN_DIR "/model_counts.txt";
 
 using Counts = std::map<std::string, int64_t>;
 
-// Of a training step, as "resnet50-v1.5 bf16 casts_narrow".
+// Counts for a training step, such as "resnet50-v1.5 bf16 casts_narrow".
 void Count(const std::string& arch, ir::DType dtype, Counts& counts) {
   const test::FakeCompiler compiler("cpu-avx512");
   CompileOptions options;
@@ -32,7 +31,7 @@ void Count(const std::string& arch, ir::DType dtype, Counts& counts) {
       ProgramKind::kTrain, compiler, options);
   const std::string prefix = fmt::format("{} {} ", arch, ir::DTypeName(dtype));
   for (const auto& [name, count] : program.report.counters) {
-    // How often simplify looked at a node is no matter of the result.
+    // The number of nodes that simplify visits does not affect the result.
     if (name != "simplify_visits") counts[prefix + name] = count;
   }
   for (const inspect::KernelCount& kind :

@@ -9,7 +9,7 @@ namespace {
 using passes::ConvRewrite;
 using ::testing::ElementsAre;
 
-// A byte takes a nanosecond.
+// Each saved byte counts as one nanosecond.
 class DecideRewritesTest : public testing::Test {
  protected:
   void Add(std::string place, std::vector<ConvRewrite::Part> parts,
@@ -70,7 +70,8 @@ TEST_F(DecideRewritesTest, TakesAllConvolutionsOfARewriteOrNone) {
   EXPECT_THAT(Taken(), ElementsAre("a p", "w p"));
 }
 
-// Statistics that cost more than they save, for what they make possible.
+// Statistics that cost more than they save pay if another rewrite builds on
+// them.
 TEST_F(DecideRewritesTest, CountsWhatBuildsOnIt) {
   times_ = {{"a", 100}, {"a s", 130}, {"a p s", 135}};
   Add("y", {{"a", "a s"}}, 20);
@@ -92,7 +93,7 @@ TEST_F(DecideRewritesTest, ComparesWhatExcludesEachOther) {
   EXPECT_THAT(Taken(), ElementsAre("d norm"));
 }
 
-// Another form of the same convolutions, with statistics that build on it.
+// Another form of the same convolutions, and statistics that build on it.
 TEST_F(DecideRewritesTest, DecidesAboutAFormByWhatChoicesSayOfThePlainOne) {
   times_ = {{"a", 100}, {"w", 50}, {"b", 90}, {"v", 40}, {"b s", 95}};
   Add("y", {{"a", "b"}, {"w", "v"}}, -30);  // costs 10

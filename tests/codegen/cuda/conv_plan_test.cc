@@ -1,5 +1,5 @@
-// cuDNN's plans for the convolutions of training steps, built for GPUs that
-// need not be there.
+// cuDNN's plans for the convolutions of training steps. Plans for a GPU can be
+// built on machines without it.
 
 #include <gmock/gmock.h>
 
@@ -31,7 +31,7 @@ std::unique_ptr<codegen::TargetCompiler> Compiler(
   return runtime::LoadBackend("cuda").CreateCompiler(target, {});
 }
 
-// Skips where cuDNN is missing: then no library is asked.
+// Skipped without cuDNN.
 class ConvPlanTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -62,7 +62,7 @@ bool IsConvolution(const LibraryCall& call) {
   return call.HasTrait(ir::OpTrait::kConvolution);
 }
 
-// The distinct convolutions of the ResNet-50 step in f16.
+// Returns the distinct convolutions of the ResNet-50 step in f16.
 const std::vector<LibraryCall>& ResNetConvolutions() {
   static const std::vector<LibraryCall> calls = [] {
     std::vector<LibraryCall> all = StepPlan(*Compiler(), DType::kF16).calls;
@@ -126,8 +126,8 @@ TEST_F(ConvPlanTest, EveryDTypeAndGpuHasPlansForTheStep) {
   }
 }
 
-// Forward convolutions of VGG16 have a bias and a ReLU: cuDNN applies both, of
-// operands in one dtype.
+// VGG16's forward convolutions have a bias and a ReLU. cuDNN fuses both if all
+// operands have the same dtype.
 TEST_F(ConvPlanTest, BiasAndReluAreApplied) {
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
     int forward = 0;
@@ -144,7 +144,7 @@ TEST_F(ConvPlanTest, BiasAndReluAreApplied) {
   }
 }
 
-// The workspace is a buffer of the plan, as large as the call says.
+// The workspace is a buffer of the plan with the size that the call requires.
 TEST_F(ConvPlanTest, WorkspacesAreInTheMemoryPlan) {
   const codegen::Plan plan = StepPlan(*Compiler(), DType::kF16);
   int workspaces = 0;
@@ -158,7 +158,7 @@ TEST_F(ConvPlanTest, WorkspacesAreInTheMemoryPlan) {
   EXPECT_GT(workspaces, 50);
 }
 
-// A convolution of the step as a node, with what the target offers for it.
+// A convolution of the step as a node, with the target's candidates for it.
 struct Offer {
   std::unique_ptr<ir::Graph> graph = std::make_unique<ir::Graph>("g");
   const ir::Node* node = nullptr;
@@ -173,7 +173,7 @@ void Statistics(ir::LibraryFusion& fusion, ir::Graph&) {
   fusion.AddChannelSums();
 }
 
-// Adds ops to a convolution whose operands are inputs of the graph.
+// Fuses ops with a convolution whose operands are inputs of the graph.
 using Extend = std::function<void(ir::LibraryFusion&, ir::Graph&)>;
 
 Offer OfferFor(const codegen::TargetCompiler& compiler, const LibraryCall& call,
@@ -212,7 +212,7 @@ TEST_F(ConvPlanTest, CandidatesAreDistinctAndCanAllBePrepared) {
   }
 }
 
-// As a file says that has one candidate for one problem.
+// Returns autotune results with one candidate for one problem.
 ir::AutotuneResults ChoicesFile(const codegen::TargetCompiler& compiler,
                                 const std::string& problem,
                                 const std::string& candidate) {
@@ -245,8 +245,8 @@ TEST_F(ConvPlanTest, AFileOfChoicesGoesBeforeTheRule) {
   EXPECT_EQ(chosen, 1);
 }
 
-// One layer's statistics by an engine that the file names, and those of another
-// not, though all are asked for.
+// Statistics are requested for all layers. The file selects an engine for those
+// of one layer and rejects those of another.
 TEST_F(ConvPlanTest, AFileOfChoicesDecidesAboutStatistics) {
   const auto compiler = Compiler();
   const LibraryCall call = ResNetConvolutions()[3];
@@ -334,7 +334,8 @@ TEST_F(ConvPlanTest, DataGradientsAccumulateInEveryDType) {
   }
 }
 
-// What is computed with a convolution of the step, and how often cuDNN has it.
+// A fusion with convolutions of the step, and the number of convolutions for
+// which cuDNN has it.
 struct PatternRow {
   const char* name;
   const char* op;
@@ -351,7 +352,7 @@ bool IsPointwise(const LibraryCall& call) {
   const ir::Shape& weight = call.operands[1].shape;
   return weight[2] == 1 && !IsStrided(call);
 }
-// The stem reads 2x2 blocks of pixels as 16 channels.
+// Returns false for the stem, which reads 2x2 pixel blocks as 16 channels.
 bool IsNoStem(const LibraryCall& call) {
   return call.operands[0].shape[1] != 16;
 }
@@ -416,7 +417,8 @@ void DualGradient(const LibraryCall& call, Fusion& fusion, Graph& graph) {
                     nullptr);
 }
 
-// Why ranks send gradients in 16 bit: in f32 each needs a cast.
+// cuDNN has no f32 weight gradients of f16 operands: all-reducing them in f32
+// would need a cast each. Thus ranks send 16-bit gradients.
 TEST_F(ConvPlanTest, NoWeightGradientIsWide) {
   const auto compiler = Compiler();
   for (LibraryCall call : ResNetConvolutions()) {

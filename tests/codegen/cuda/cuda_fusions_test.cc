@@ -1,5 +1,5 @@
-// Every fusion of networks' training steps and of random graphs, lowered for a
-// GPU, printed as CUDA C++ and emulated, against the kernel interpreter.
+// Compares every fusion of training steps and of random graphs with the kernel
+// interpreter. Fusions are lowered for a GPU, printed as CUDA C++ and emulated.
 
 #include <gtest/gtest.h>
 
@@ -34,8 +34,8 @@ struct Case {
   bool channels_last = true;
   bool fusion = true;
   bool eager = false;
-  std::vector<passes::NormLowering> lowerings{};  // beside the default one
-  bool no_l2 = false;  // every tensor is too large for the L2 cache
+  std::vector<passes::NormLowering> lowerings{};  // in addition to the default
+  bool no_l2 = false;  // every tensor exceeds the L2 cache
 };
 
 std::vector<passes::NormLowering> OtherLowerings() {
@@ -83,8 +83,8 @@ int64_t Elements(const CompiledKernel& kernel) {
   return elements;
 }
 
-// The kernel's text without its numbers, and without what only large tensors
-// have.
+// Returns the kernel's text without numbers and without hints that only large
+// tensors get.
 std::string Structure(const CompiledKernel& kernel) {
   const std::string text = PrintCuda(kernel.kernel);
   const std::string own = text.substr(text.find("extern \"C\""));
@@ -92,7 +92,7 @@ std::string Structure(const CompiledKernel& kernel) {
   return std::regex_replace(own, numbers, "#");
 }
 
-// The smallest kernel of each structure.
+// Keeps the smallest kernel of each structure.
 class Kernels {
  public:
   void Add(std::vector<CompiledKernel> kernels) {
@@ -114,15 +114,15 @@ class Kernels {
 
 class CudaFusions : public ::testing::TestWithParam<Case> {};
 
-// Whether it updates parameters.
+// Returns whether the kernel updates parameters.
 bool IsUpdate(const CompiledKernel& kernel) {
   const auto& buffers = kernel.kernel.buffers;
   return std::any_of(buffers.begin(), buffers.end(),
                      [](const auto& buffer) { return buffer.name == "lr"; });
 }
 
-// Kernels over many parameters at once are too large; smaller networks' kernels
-// of that kind stand in for it.
+// Updates of large networks take too long to emulate. Updates of smaller
+// networks replace them.
 TEST_P(CudaFusions, OfTrainingStepsAgreeWithTheInterpreter) {
   constexpr int64_t kMostElements = 3'000'000;
   constexpr int64_t kResNetParameters = 23'000'000;
@@ -202,8 +202,8 @@ TEST(CudaRandomFusions, AgreeWithTheInterpreter) {
   }
 }
 
-// Sums of so many chunks that each channel's get a block of their own, in two
-// sweeps, of which the second reads what the first has stored.
+// Sums with so many chunks that one block per channel combines them, in two
+// passes. The second pass reads what the first has stored.
 TEST(CudaChunkedFusions, AgreeWithTheInterpreter) {
   const ir::Target target = ir::FindTarget("nvidia-h200");
   std::vector<CompiledKernel> kernels;

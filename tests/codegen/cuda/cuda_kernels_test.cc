@@ -1,5 +1,5 @@
-// Kernels written by hand, printed as CUDA C++ and emulated, against the kernel
-// interpreter: every op and dtype, masks, strides, packed bools, reductions.
+// Compares handwritten kernels, printed as CUDA C++ and emulated, with the
+// kernel interpreter: every op and dtype, masks, strides, bitmasks, reductions.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ void ExpectAsInterpreted(const std::vector<Kernel>& kernels) {
   }
 }
 
-// z = op(x, y, y) for all elements; x and y of one dtype, z of another.
+// z = op(x, y, y) for all elements. x and y have the same dtype, z another.
 Kernel EveryElement(ScalarOp op, DType from, DType to, bool round) {
   Kernel k;
   k.name = "f" + std::to_string(static_cast<int>(op));
@@ -43,7 +43,7 @@ Kernel EveryElement(ScalarOp op, DType from, DType to, bool round) {
   const Index all{0, {{0, 1}}};
   k.phases.push_back({{0}, {Load(0, 0, all), Load(1, 1, all)}});
   std::vector<Stmt>& body = k.phases[0].body;
-  if (!ir::IsFloat(from)) {  // not by zero, and no logarithm of it
+  if (!ir::IsFloat(from)) {  // no division by zero, and no logarithm of it
     body.push_back(Constant(3, 1));
     for (int reg : {0, 1}) {
       body.push_back(Compute(ScalarOp::kAdd, reg, {reg, 3}));
@@ -78,7 +78,7 @@ TEST(CudaKernels, EveryOpInEveryDType) {
   for (DType dtype : ir::kAllDTypes) {
     std::vector<Kernel> kernels;
     for (int op = 0; op < ir::kNumScalarOps; ++op) {
-      // What negative bools and bytes are is nobody's business.
+      // Negation of bools and bytes is unspecified.
       if (static_cast<ScalarOp>(op) == ScalarOp::kNeg && !ir::IsFloat(dtype)) {
         continue;
       }
@@ -158,8 +158,8 @@ TEST(CudaKernels, StridedAndReversedLanes) {
   ExpectAsInterpreted(kernels);
 }
 
-// Sums, maxima, .. of rows with all lanes, of several rows at once, and of
-// columns with the rows of a block.
+// Returns reductions of rows by all lanes, of several rows at once, and of
+// columns by a block with several rows.
 std::vector<Kernel> Reductions(ScalarOp op, DType dtype, int lanes,
                                int64_t rows, int64_t columns) {
   Kernel k;
@@ -206,7 +206,7 @@ TEST(CudaKernels, ReductionsAreTheTreesOfTheInterpreter) {
   }
 }
 
-// y = x > 1, one bit an element, then z = x where y and -1 elsewhere.
+// y = x > 1 as a bitmask, then z = y ? x : -1.
 TEST(CudaKernels, PackedBoolsAreOneBitAnElement) {
   constexpr int64_t kN = 72;
   Kernel k;

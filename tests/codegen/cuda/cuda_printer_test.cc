@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// Without the prelude.
+// Returns the printed text without the prelude.
 std::string Functions(const Kernel& kernel) {
   const std::string text = PrintCuda(kernel);
   const size_t prelude = text.find(CudaPrelude());
@@ -32,8 +32,8 @@ std::string Functions(const Kernel& kernel) {
   return text.substr(prelude + CudaPrelude().size());
 }
 
-// Sums of the columns of x f16[rows,columns], 8 lanes a thread and 4 rows a
-// block.
+// Sums the columns of x f16[rows,columns] with 8 lanes per thread and 4 rows
+// per block.
 Kernel ColumnSums(int64_t rows, int64_t columns) {
   Kernel k;
   k.name = "column_sums";
@@ -100,7 +100,8 @@ TEST(PrintCuda, BeginsWithItsStampAndHasNoNames) {
   EXPECT_THAT(text, Not(HasSubstr("#include")));
 }
 
-// Sixteen bytes where all addresses allow it, else as many as they do.
+// Accesses have 16 bytes if all addresses are aligned to that, otherwise as
+// many as the alignment permits.
 TEST(PrintCuda, AccessesAreAsWideAsAddressesAllow) {
   EXPECT_THAT(Functions(ColumnSums(12, 128)), HasSubstr("Load<F16, 8>"));
   EXPECT_THAT(Functions(ColumnSums(12, 68)), HasSubstr("Load<F16, 4>"));
@@ -111,7 +112,7 @@ TEST(PrintCuda, AccessesAreAsWideAsAddressesAllow) {
 TEST(PrintCuda, MasksTheEndOfTheVectorAxis) {
   const std::string whole = Functions(ColumnSums(12, 128));
   EXPECT_THAT(whole, Not(HasSubstr("active")));
-  // Threads have all of their lanes or none.
+  // All lanes of a thread are active, or none.
   const std::string threads = Functions(ColumnSums(12, 72));
   EXPECT_THAT(threads, HasSubstr("const int active1 = 72 - a1;"));
   EXPECT_THAT(threads, Not(HasSubstr("LoadSome")));
@@ -157,7 +158,7 @@ TEST(PrintCuda, ContractionIsInTheTextAndNotInOptions) {
   EXPECT_THAT(exact, HasSubstr("r2[l] = ExactAdd(r2[l], r1);"));
 }
 
-// y = x * x of `turns` times 256 elements, and of w = x where there is one.
+// y = x * x for `turns` times 256 elements. With `second`, y = x * w.
 Kernel SquareInTurns(int64_t turns, bool second) {
   Kernel k;
   k.name = "square";
@@ -180,7 +181,7 @@ Kernel SquareInTurns(int64_t turns, bool second) {
   return k;
 }
 
-// Four loads are under way before anything is stored.
+// Prefetches four loads before the first store.
 TEST(PrintCuda, LoopsThatStoreLoadSeveralTurnsAhead) {
   EXPECT_THAT(Functions(SquareInTurns(8, false)), HasSubstr(R"(
   for (int g1 = 0; g1 < 8; g1 += 4) {
@@ -207,14 +208,14 @@ TEST(PrintCuda, LoopsThatStoreLoadSeveralTurnsAhead) {
   EXPECT_THAT(Functions(SquareInTurns(8, true)), HasSubstr("++a1"));
 }
 
-// What another turn may have stored is loaded where it stands.
+// Loads of a buffer that another iteration may have written are not prefetched.
 TEST(PrintCuda, NothingThatIsWrittenIsLoadedAhead) {
   Kernel kernel = SquareInTurns(8, false);
   kernel.buffers[0].written = true;
   EXPECT_THAT(Functions(kernel), HasSubstr("++a1"));
 }
 
-// Every thread of a row reads s[0]; the one that stores may write over it.
+// Every thread of a row reads s[0]. Only one stores, and may overwrite it.
 TEST(PrintCuda, OneThreadStoresBehindABarrier) {
   Kernel k;
   k.name = "sum";

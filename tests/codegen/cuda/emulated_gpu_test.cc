@@ -1,4 +1,4 @@
-// The emulator finds the faults that are injected into kernels' text.
+// Injects faults into kernel text. The emulator must find them.
 
 #include "tests/fakes/emulated_gpu.h"
 
@@ -16,8 +16,8 @@ using ir::DType;
 using ir::ScalarOp;
 using ::testing::HasSubstr;
 
-// Two blocks of 64 threads run `body` on in[256] and out[256], floats, of which
-// only `in` has been written.
+// Runs `body` in two blocks of 64 threads on float in[256] and out[256]. Only
+// `in` is initialised.
 std::string Emulate(const std::string& body,
                     const std::string& wait = "WaitForEarlierGrids();\n") {
   codegen::Kernel empty;
@@ -46,7 +46,8 @@ TEST(EmulatedGpu, SoundKernelsPass) {
                     "__syncthreads();\n"
                     "Put(out + b * 64 + t, GetShared(shared + 63 - t));"),
             "");
-  // What a thread has read it may write, and the others behind a barrier.
+  // A thread may overwrite what it has read itself. Other threads may do so
+  // after a barrier.
   EXPECT_EQ(Emulate("Put(out + b * 64 + t, 1.0f);\n"
                     "const float x = Get(out + b * 64 + t);\n"
                     "__syncthreads();\n"
@@ -131,7 +132,8 @@ TEST(EmulatedGpu, BankConflicts) {
               HasSubstr("writes shared memory with a bank conflict of 4 ways"));
 }
 
-// A dependent launch may start before those that it depends on have ended.
+// A dependent launch may start before the launches that it depends on have
+// ended.
 TEST(EmulatedGpu, ThreadsThatDoNotWaitForEarlierLaunches) {
   const std::string store = "Put(out + b * 64 + t, 1.0f);\n";
   const std::string wait = "WaitForEarlierGrids();\n";
@@ -146,7 +148,7 @@ TEST(EmulatedGpu, ThreadsThatDoNotWaitForEarlierLaunches) {
               HasSubstr("ends without having waited"));
 }
 
-// Nor does a kernel whose text lacks the wait get past the checks of a step.
+// The checks of a step also find a kernel that does not wait.
 TEST(EmulatedGpu, KernelsWaitBeforeTheyAccessMemory) {
   codegen::Kernel k;
   k.name = "copy";
@@ -180,8 +182,8 @@ TEST(EmulatedGpu, SaysWhatTheCompilerSays) {
   EXPECT_THROW(Emulate("no_such_thing();"), std::runtime_error);
 }
 
-// Sums of rows of 512 columns and of all of them, with each of the barriers of
-// the reductions taken away in turn.
+// Sums rows of 512 columns, then all elements. Removes each barrier of the
+// reductions in turn.
 TEST(EmulatedGpu, EveryBarrierOfAReductionIsNeeded) {
   codegen::Kernel k;
   k.name = "sum";
@@ -192,7 +194,7 @@ TEST(EmulatedGpu, EveryBarrierOfAReductionIsNeeded) {
   k.registers = {
       {DType::kF32, true}, {DType::kF32, true}, {DType::kF32}, {DType::kF32}};
   std::vector<Stmt> body;
-  for (int i = 0; i < 2; ++i) {  // twice: shared memory is used again
+  for (int i = 0; i < 2; ++i) {  // twice, so that shared memory is reused
     body.push_back(Init(ScalarOp::kAdd, 0));
     body.push_back(Loop(1, {Load(1, 0, {0, {{0, 512}, {1, 1}}}),
                             Accumulate(ScalarOp::kAdd, 0, 1)}));

@@ -1,5 +1,4 @@
-// The emulated GPU runs the very plans that `fusor compile --target
-// nvidia-h200` makes.
+// Runs the plans of `fusor compile --target nvidia-h200` on the emulated GPU.
 
 #include <gtest/gtest.h>
 
@@ -14,7 +13,7 @@ namespace {
 
 using passes::NormLowering;
 
-// Without machine code, which is the emulated GPU's own.
+// Returns a plan without machine code, since the emulated GPU compiles its own.
 codegen::Plan PlanOf(const codegen::TargetCompiler& compiler, ir::DType dtype,
                      NormLowering lowering) {
   codegen::CompileOptions options;

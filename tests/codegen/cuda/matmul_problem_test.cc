@@ -1,5 +1,5 @@
-// How matrix products are described for cuBLASLt: a plain column-major product
-// by the description must be the row-major one of the IR.
+// Descriptions of matmuls for cuBLASLt. A column-major matmul with the
+// described sizes must equal the row-major matmul of the IR.
 
 #include <gmock/gmock.h>
 
@@ -15,7 +15,7 @@ using codegen::LibraryCall;
 using ir::DType;
 using nlohmann::json;
 
-// C = op(A) op(B), each column-major in its own memory.
+// Computes C = op(A) op(B). Each matrix is stored column-major.
 std::vector<double> ColumnMajorProduct(const json& p,
                                        const std::vector<double>& a,
                                        const std::vector<double>& b) {
@@ -121,7 +121,7 @@ TEST(MatmulPlanTest, NamesTypesArithmeticAndWorkspace) {
   const LibraryCall narrow = prepared(DType::kF16, DType::kF32);
   EXPECT_EQ(narrow.implementation,
             "cublaslt TN f16 -> f32, f32 arithmetic, algorithm at load");
-  // With room to align it.
+  // The difference is room to align it.
   EXPECT_EQ(narrow.workspace_bytes, (int64_t{32} << 20) + 256);
   const json plan = json::parse(narrow.plan);
   EXPECT_EQ(plan.at("type_a"), "f16");
@@ -152,7 +152,7 @@ TEST(MatmulPlanTest, NamesTheEpilogue) {
   EXPECT_EQ(json::parse(prepared(DType::kF32, DType::kF32, false).plan)
                 .at("epilogue"),
             "bias");
-  // The bias has the result's dtype.
+  // A bias of another dtype than the result's is not fused.
   EXPECT_EQ(prepared(DType::kF16, DType::kF32, false).implementation,
             "unchosen");
   LibraryCall relu =

@@ -1,4 +1,4 @@
-// Kernels compiled by NVRTC, for GPUs that need not be there.
+// Kernels compiled by NVRTC. It compiles for a GPU on machines without it.
 
 #include <gmock/gmock.h>
 
@@ -21,14 +21,14 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// NVRTC's warnings about what is printed here fail the test.
+// Creates a compiler. NVRTC's warnings about the printed text fail the test.
 std::unique_ptr<codegen::TargetCompiler> Compiler(const std::string& target) {
   return runtime::LoadBackend("cuda").CreateCompiler(
       target,
       {.warning = [](const std::string& text) { ADD_FAILURE() << text; }});
 }
 
-// Maxima of rows of x f16[8,1024] by 128 threads each.
+// Computes the maxima of the rows of x f16[8,1024] with 128 threads each.
 Kernel RowMaxima() {
   Kernel k;
   k.name = "row_maxima";
@@ -85,7 +85,7 @@ TEST(NvrtcTest, ShowsTextPtxAndResources) {
               StartsWith("// " + KernelStamp(RowMaxima()) + "\n"));
   EXPECT_EQ(artifacts[1].suffix, ".ptx");
   EXPECT_THAT(artifacts[1].text, HasSubstr(".entry fusor_p0("));
-  // Eight halves at once.
+  // Loads eight halves at once.
   EXPECT_THAT(artifacts[1].text, HasSubstr("ld.global.v4"));
   EXPECT_EQ(artifacts.back().suffix, ".resources");
   EXPECT_THAT(artifacts.back().text,
@@ -93,7 +93,8 @@ TEST(NvrtcTest, ShowsTextPtxAndResources) {
                             "stack\n"));
 }
 
-// Dependent launches are Hopper's. The last phase lets no library start early.
+// Only Hopper and later GPUs have dependent launches. The last phase does not
+// let the next launch start early, which may be a library's.
 TEST(NvrtcTest, PhasesWaitAndLetTheNextOneStart) {
   Kernel two_phases = RowMaxima();
   two_phases.phases.push_back(two_phases.phases[0]);
@@ -191,8 +192,6 @@ TEST(NvrtcTest, DoctorNamesEveryLibrary) {
     EXPECT_THAT(lines, Contains(StartsWith(library)));
   }
 }
-
-// The headline step, whole: no kernel keeps registers in local memory.
 
 }  // namespace
 }  // namespace fusor::test

@@ -17,7 +17,7 @@ using ir::DType;
 
 constexpr int64_t kStride = 1024;
 
-// Numbers whose sums depend on their order, and on when they are rounded.
+// Returns numbers whose sum depends on the order and on where it is rounded.
 ir::Tensor Parts(DType dtype, int ranks) {
   ir::Tensor parts =
       test::RandomTensor({dtype, {ranks * kStride}, {}}, 7, -2, 2);
@@ -37,7 +37,7 @@ double SumOf(const ir::Tensor& parts, int ranks, int64_t i) {
   return ir::RoundTo(parts.type.dtype, sum);
 }
 
-// On a CPU's and a GPU's form of it.
+// Tests the kernels for a CPU and for a GPU.
 TEST(OrderedSumKernel, AddsInTheOrderOfRanksAndRoundsOnce) {
   const ir::Target targets[] = {test::BareTarget().target(),
                                 ir::FindTarget("nvidia-h200")};

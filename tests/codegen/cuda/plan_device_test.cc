@@ -1,6 +1,6 @@
-// Plans of cuDNN's are for one device. Those of ResNet-50's step for an H200
-// are loaded by cuDNN itself for devices that differ from it in one property:
-// no GPU takes part.
+// A cuDNN plan is specific to a device. cuDNN loads the plans of ResNet-50's
+// step on an H200 for devices that differ from it in one property. Needs no
+// GPU.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using codegen::LibraryCall;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// The convolutions of the step; empty without cuDNN.
+// Returns the convolutions of the step, or nothing without cuDNN.
 const std::vector<LibraryCall>& Calls() {
   static const std::vector<LibraryCall> calls = [] {
     const auto compiler =
@@ -42,7 +42,7 @@ const std::vector<LibraryCall>& Calls() {
   return calls;
 }
 
-// `json` with another value of a property.
+// Returns `json` with another value of a property.
 std::string With(std::string json, const std::string& property,
                  const std::string& value) {
   const std::string key = "\"" + property + "\":";
@@ -57,7 +57,7 @@ std::string With(std::string json, const std::string& property,
 struct Variant {
   const char* property;
   const char* value;
-  bool fits;  // plans for an H200
+  bool fits;  // loads plans for an H200
 };
 
 void PrintTo(const Variant& v, std::ostream* out) {
@@ -66,8 +66,8 @@ void PrintTo(const Variant& v, std::ostream* out) {
 
 class PlanDevice : public ::testing::TestWithParam<Variant> {};
 
-// Plans that do not fit come back as ones of the same engine and knobs, which
-// fit that device, with the same workspace.
+// A plan that does not fit the device is rebuilt for it with the same engine,
+// knobs and workspace size.
 TEST_P(PlanDevice, PlansLoadOrAreBuiltAnew) {
   if (Calls().empty()) GTEST_SKIP() << "libcudnn.so.9 cannot be opened";
   const Variant& v = GetParam();
@@ -91,7 +91,7 @@ TEST_P(PlanDevice, PlansLoadOrAreBuiltAnew) {
     again.plan = text;
     EXPECT_EQ(cuda::LoadPlan(again, nullptr, device).mismatch, "");
     const auto choice = [](const std::string& plan) {
-      return plan.substr(plan.find("\"engine\":{\"engineId\""));  // the end
+      return plan.substr(plan.find("\"engine\":{\"engineId\""));  // to the end
     };
     EXPECT_EQ(choice(text), choice(call.plan));
     const auto workspace =

@@ -1,6 +1,6 @@
-// What can be told of a step's generated kernels without a GPU: their machine
-// code, and how many bytes, blocks, threads and registers a launch has. Each
-// rule has been broken once, and cost time by the model of the step
+// Checks a step's generated kernels without a GPU: their machine code, and the
+// bytes, blocks, threads and registers of each launch. Each rule was once
+// broken and cost time according to the model of the step
 // (tools/inspect/report/gpu_model.h).
 
 #include <gtest/gtest.h>
@@ -30,11 +30,11 @@ using inspect::GpuLaunch;
 using inspect::GpuModel;
 using passes::NormLowering;
 
-// Launches that move less are over before the next one begins.
+// Smaller launches end before the next one begins.
 constexpr int64_t kHeavyBytes = 16'000'000;
-constexpr int kThreads = 64;                      // of a block
-constexpr double kExcessUs = 4;                   // of a launch
-constexpr int64_t kWorkspaceBytes = 100'000'000;  // of a convolution
+constexpr int kThreads = 64;                      // per block
+constexpr double kExcessUs = 4;                   // per launch
+constexpr int64_t kWorkspaceBytes = 100'000'000;  // per convolution
 
 struct Case {
   const char* name;
@@ -42,14 +42,14 @@ struct Case {
   const char* arch;
   int64_t batch;
   NormLowering lowering;
-  int64_t bytes_in_flight;     // that a multiprocessor needs
-  double excess_share = 0.12;  // of the least that a launch takes
-  bool disassembles = false;   // looks at the instructions of heavy launches
+  int64_t bytes_in_flight;     // required per multiprocessor
+  double excess_share = 0.12;  // relative to the minimum time of a launch
+  bool disassembles = false;   // checks the instructions of heavy launches
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
-// Launches of kernels of that name that break a rule for a reason.
+// Launches of this kernel break a rule for a good reason.
 struct Exception {
   const char* kernel;
   const char* rule;
@@ -67,15 +67,15 @@ bool IsExcused(const std::string& kernel, const std::string& rule) {
       });
 }
 
-// What a thread loads or stores at once, in bytes, of tensors that are walked
-// through; the least of all.
+// Returns the size of the smallest access of a thread, in bytes, to large
+// tensors.
 int64_t LeastAccess(const Kernel& kernel, const codegen::Phase& phase) {
   int64_t least = 16;
   codegen::VisitStatements(phase.body, [&](const Stmt& stmt) {
     if (stmt.kind != StmtKind::kLoad && stmt.kind != StmtKind::kStore) return;
     const codegen::KernelBuffer& buffer = kernel.buffers[stmt.buffer];
     if (buffer.packed || buffer.num_bytes() < kHeavyBytes) return;
-    if (buffer.dtype == ir::DType::kU8) return;  // 8 lanes a thread
+    if (buffer.dtype == ir::DType::kU8) return;  // 8 lanes per thread
     const int reg = stmt.kind == StmtKind::kLoad ? stmt.dst : stmt.src[0];
     int64_t lanes =
         kernel.registers[reg].vector ? kernel.lanes_per_thread() : 1;
@@ -100,26 +100,25 @@ bool DividesInLoops(const codegen::Phase& phase) {
   return divides;
 }
 
-// Counts of an entry's instructions by what they do.
+// Counts of an entry's instructions by kind.
 struct Instructions {
   int global = 0;       // accesses to buffers
   int wide_global = 0;  // of 16 bytes
   int local = 0;        // accesses to spilled registers
-  // Calls of subroutines in loops. A division or a square root that is not
-  // approximate may be one.
+  // Calls of subroutines in loops, such as exact division or square root.
   int calls_in_loops = 0;
-  bool waits_first = false;  // for earlier launches, before any access
+  bool waits_first = false;  // waits for earlier launches before any access
 };
 
-// By entry, from nvdisasm's text. A loop ends with a conditional branch to a
-// label before it.
+// Parses nvdisasm's text. Returns counts by entry. A loop ends with a
+// conditional branch to an earlier label.
 std::map<std::string, Instructions> InstructionsOf(const std::string& sass) {
   static const std::regex kEntry(R"(^\.text\.(\w+):)");
   static const std::regex kLabel(R"(^(\.L_\w+):)");
   static const std::regex kLoop(R"(@!?U?P\d+ BRA.*`\((\.L_\w+)\))");
   std::map<std::string, Instructions> entries;
   Instructions* entry = nullptr;
-  std::map<std::string, int> calls_before;  // each label
+  std::map<std::string, int> calls_before;  // by label
   int calls = 0;
   std::istringstream lines(sass);
   for (std::string line; std::getline(lines, line);) {
@@ -152,7 +151,7 @@ std::map<std::string, Instructions> InstructionsOf(const std::string& sass) {
   return entries;
 }
 
-// Empty without nvdisasm.
+// Returns nothing without nvdisasm.
 std::map<std::string, Instructions> Disassemble(
     const codegen::TargetCompiler& compiler, const Kernel& kernel) {
   for (const auto& artifact : compiler.KernelArtifacts(kernel)) {
@@ -204,7 +203,7 @@ TEST_P(StepLint, HeavyLaunchesKeepMemoryBusy) {
     Expect(launch.registers > 0, kernel, launch, "no machine code", 0);
     Expect(launch.stack_bytes == 0, kernel, launch, "spilled bytes",
            launch.stack_bytes);
-    // Too few blocks or threads, or too little in flight.
+    // Too few blocks or threads, or too few bytes in flight.
     const double excess = launch.us - launch.least_us;
     Expect(excess <= std::max(kExcessUs, c.excess_share * launch.least_us),
            kernel, launch, "excess us", excess);
@@ -251,8 +250,8 @@ INSTANTIATE_TEST_SUITE_P(
                            NormLowering::kJoins, 20 << 10},
                       Case{"ResNet50A100", "nvidia-a100", "resnet50-v1.5", 256,
                            NormLowering::kKernels, 10 << 10},
-                      // It would need 37 KB; how many loads ahead that takes is
-                      // to be measured.
+                      // A B200 would need 37 KB in flight. How many prefetched
+                      // loads that takes is not measured yet.
                       Case{"ResNet50B200", "nvidia-b200", "resnet50-v1.5", 256,
                            NormLowering::kKernels, 20 << 10, 0.35},
                       Case{"Vgg16", "nvidia-h200", "vgg16", 64,

@@ -1,5 +1,5 @@
-// Bytes between memory and GPU that a training step of ResNet-50 moves, and the
-// kernels and calls that move them, as planned for an H200.
+// Memory traffic of a ResNet-50 training step planned for an H200, and the
+// number of its kernels and library calls.
 
 #include <gtest/gtest.h>
 
@@ -19,22 +19,26 @@ namespace {
 
 constexpr int64_t kBatch = 256;
 
-// What a model of the step says that has to cross memory, an image, when each
-// operand of a kernel crosses it once, a normalisation's as often as it passes
-// over it, and masks have one bit an element: nothing fused; normalisation,
-// addition and ReLU one kernel; statistics in the convolutions before; masks
-// and sums of its gradient in data gradients; normalisations applied in the
-// convolutions that read them; those at block ends in the one that follows. The
-// model has the stem's normalisation, ReLU and max-pool in one from the third
-// on; here they are from the second on. In the second, the model's 347.0 are
-// less 7.8: the eleven kernels that store the sum of two gradients read it
-// afterwards instead of both.
+// Traffic per image, estimated by a model of the step. It assumes that each
+// operand of a kernel crosses memory once, a normalisation's operands once per
+// pass, and that masks have one bit per element.
+//
+// The rows are: nothing fused; normalisation, addition and ReLU in one kernel;
+// statistics in the preceding convolutions; masks and sums of the
+// normalisation's gradient in data gradients; normalisations applied in the
+// convolutions that read them; normalisations at block ends applied in the next
+// convolution.
+//
+// The model fuses the stem's normalisation, ReLU and max-pool from the third
+// row on, the plan from the second on. In the second row, 7.8 are subtracted
+// from the model's 347.0: eleven kernels store the sum of two gradients and
+// later read the sum instead of both.
 struct Row {
   const char* name;
   bool fusion;
   passes::NormLowering lowering;
-  double megabytes;  // 1e6 bytes an image, of the model
-  // Of the plan, exactly; looked at before they are changed.
+  double megabytes;  // 1e6 bytes per image, from the model
+  // Exact counts of the plan. Review a change before you update them.
   int64_t kernels, distinct_kernels, calls;
 };
 
@@ -79,9 +83,9 @@ TEST_P(StepTraffic, IsThatOfTheRoofline) {
 
 using passes::NormLowering;
 
-// One of several ranks launches nothing more than one that is alone, but for
-// updates, bucket by bucket. With sums in f32 each convolution's gradient is
-// cast for them: cuDNN has none of another dtype than its operands.
+// One of several ranks launches only additional updates, one per bucket. With
+// f32 all-reduces, each convolution's gradient needs a cast: cuDNN has no
+// gradients in another dtype than the operands'.
 TEST(RankStep, HasTheKernelsOfOneRank) {
   const auto compiler =
       runtime::LoadBackend("cuda").CreateCompiler("nvidia-h200", {});
@@ -89,7 +93,7 @@ TEST(RankStep, HasTheKernelsOfOneRank) {
     GTEST_SKIP() << "libcudnn.so.9 cannot be opened: no plans to be built";
   }
   struct Counts {
-    int64_t kernels, sums;  // over ranks
+    int64_t kernels, sums;  // all-reduces
     bool operator==(const Counts&) const = default;
   };
   const auto counts = [&](int ranks, std::optional<ir::DType> wire) {
@@ -129,7 +133,8 @@ double KernelMegabytes(const codegen::Plan& plan) {
   return static_cast<double>(bytes) / kBatch / 1e6;
 }
 
-// By what --tune believes that kernels move less for each of them.
+// Returns the traffic, using the savings that --tune estimates for each
+// rewrite.
 double SurveyedMegabytes(const ir::TargetQueries& target,
                          NormLowering lowering) {
   passes::PassContext context(target, OptionsOf(true, lowering).passes);
@@ -172,10 +177,10 @@ TEST(SurveyedTraffic, IsWhatKernelsNoLongerMove) {
   }
 }
 
-// No kernel casts a bias, sums up what max-pool's gradient spreads, or adds a
-// bias to a product; copies of weights are written by the launch that updates
-// these, except that of the first weight, which is padded to 8 channels. Counts
-// are looked at before they are changed.
+// No kernel casts a bias, sums the gradient of a max-pool, or adds a bias to a
+// matmul. Updates also write the cached cast weights, except for the first
+// weight, which is padded to 8 channels. Review a change of the counts before
+// you update them.
 TEST(Vgg16Step, HasNoKernelsAroundBiases) {
   const auto compiler =
       runtime::LoadBackend("cuda").CreateCompiler("nvidia-h200", {});

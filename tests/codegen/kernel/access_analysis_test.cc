@@ -27,7 +27,7 @@ using test::Store;
 constexpr int kFrom = 0;
 constexpr int kTo = 1;
 
-// From a buffer of rows * columns elements to another.
+// A kernel from one buffer of rows * columns elements to another.
 Kernel Square(int64_t rows, int64_t columns) {
   Kernel k;
   k.name = "square";
@@ -77,7 +77,7 @@ TEST(MayOverwrite, NotElementsLoadedInALaterPhase) {
 }
 
 TEST(MayOverwrite, NotElementsLoadedInLaterTurnsOfALoop) {
-  // to[r] = from[r], over and over.
+  // to[r] = from[r], repeatedly.
   Kernel k = Square(8, 8);
   k.buffers = {{"from", DType::kF32, 8}, {"to", DType::kF32, 8, true}};
   const Index row{0, {{0, 1}}};
@@ -95,7 +95,7 @@ TEST(MayOverwrite, ASweepAfterTheOneThatOnlyLoads) {
   EXPECT_FALSE(Derive(k));
 }
 
-// Rows one after the other, each loaded behind the store of the one before.
+// Copies one row after another. Loads each after the previous store.
 TEST(MayOverwrite, ElementsBesideThoseThatAreStored) {
   Kernel k = Square(8, 8);
   k.axes = {{"r", 4}, {"c", 8}};
@@ -106,7 +106,7 @@ TEST(MayOverwrite, ElementsBesideThoseThatAreStored) {
                {Load(0, kFrom, at(0)), Store(kTo, at(0), 0),
                 Load(1, kFrom, at(8)), Store(kTo, at(8), 1)}}};
   EXPECT_TRUE(Derive(k));
-  // Into the rows of other tasks.
+  // Loads from rows of other tasks.
   k.phases[0].body[2] = Load(1, kFrom, at(4));
   EXPECT_FALSE(MayOverwrite(k, kFrom, kTo));
 }
@@ -135,8 +135,8 @@ TEST(MayOverwrite, OnlyBuffersOfOneSize) {
   EXPECT_FALSE(Derive(k));
 }
 
-// The kernel's results as bytes, with buffer `result` in the memory of buffer
-// `operand` (or none: -1).
+// Returns the kernel's results as bytes. Buffer `result` shares the memory of
+// buffer `operand`, unless that is -1.
 std::vector<std::vector<uint8_t>> Results(const Kernel& kernel, int operand,
                                           int result) {
   std::vector<std::vector<uint8_t>> memory;
@@ -158,8 +158,8 @@ std::vector<std::vector<uint8_t>> Results(const Kernel& kernel, int operand,
   return results;
 }
 
-// All that lowering offers is derived again from the kernels alone; what is
-// derived changes no bit; and a plan that claims more is rejected.
+// The analysis derives every pair that lowering offers from the kernel. Reusing
+// buffers by these pairs changes no bit. A plan with other pairs is rejected.
 TEST(MayOverwrite, AgreesWithTheKernelsOfRandomGraphs) {
   const test::FakeCompiler compiler;
   int derived = 0;

@@ -22,7 +22,7 @@ TEST(PackedBits, TheFirstElementIsTheLowestBit) {
   EXPECT_EQ(UnpackBits(bits, 10), bools);
 }
 
-// Stores a bool a lane along axis 0, "i", at the given index.
+// Stores one bool per lane along axis 0, "i", at the given index.
 Kernel StoresAt(int64_t extent, int lanes, Index index) {
   Kernel kernel;
   kernel.lanes = lanes;
@@ -47,7 +47,7 @@ TEST(PackedBits, WholeBytesAreFullAlignedGroupsOfAdjacentLanes) {
   EXPECT_FALSE(whole(StoresAt(64, 16, {4, {{0, 1}, {1, 64}}})));
   EXPECT_FALSE(whole(StoresAt(64, 16, {0, {{0, 1}, {1, 68}}})));
   EXPECT_FALSE(whole(StoresAt(64, 16, {0, {{1, 64}}})));
-  // A GPU's threads write whole bytes each.
+  // Each thread of a GPU writes whole bytes.
   Kernel threads = StoresAt(24, 64, {8, {{0, 1}, {1, 24}}});
   EXPECT_FALSE(whole(threads));
   threads.width = 8;
@@ -71,8 +71,8 @@ TEST(PackedBits, TheVerifierRejectsPackedBuffersAccessedByLessThanBytes) {
   EXPECT_THROW(Verify(kernel), Error);
 }
 
-// Masks of 4 rows: %mask for a fusion alone, %out for the caller, %copied for a
-// library call.
+// Returns masks of 4 rows: only a fusion reads %mask, %out is an output, and a
+// library call reads %copied.
 std::unique_ptr<ir::Graph> Masks(int columns) {
   return test::ParseOrDie(fmt::format(
       R"(
@@ -125,7 +125,7 @@ TEST(PackedBits, OnlyMasksThatKernelsAloneExchangeArePacked) {
   for (const char* name : {"y", "out", "copied", "g", "t"}) {
     EXPECT_FALSE(BufferOf(plan, name).packed) << name;
   }
-  // x and y; three masks, one of them packed.
+  // x and y, then three masks of which one is a bitmask.
   EXPECT_EQ(plan.steps[0].bytes, 2 * 4 * 64 * 4 + 2 * 4 * 64 + 4 * 64 / 8);
   const auto inputs = test::RandomInputs(*graph, 1);
   const auto expected = ir::Interpret(*graph, inputs, ir::EvalMode::kTyped);
@@ -137,13 +137,13 @@ TEST(PackedBits, OnlyMasksThatKernelsAloneExchangeArePacked) {
 
 TEST(PackedBits, MasksOfPartialGroupsStayBytes) {
   const test::FakeCompiler compiler;
-  const auto graph = Masks(61);  // 244 elements are no multiple of 16 lanes
+  const auto graph = Masks(61);  // 244 is not a multiple of 16 lanes
   const Plan plan = PlanOf(*graph, compiler);
   EXPECT_FALSE(BufferOf(plan, "mask").packed);
   EXPECT_EQ(BufferOf(plan, "mask").bytes, 4 * 61);
 }
 
-// A step alone must run the kernel that it has in its program.
+// An isolated step must run the same kernel as in its program.
 TEST(PackedBits, InputsAndOutputsArePackedForAStepAlone) {
   const test::FakeCompiler compiler;
   const auto masks = Masks(64);

@@ -23,15 +23,16 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Of 1000 bytes of L2.
+// Returns a GPU with 1000 bytes of L2.
 ir::Target SmallGpu() {
   ir::Target target = ir::FindTarget("nvidia-h200");
   target.l2_bytes = 1000;
   return target;
 }
 
-// A phase that sums up the columns of x f16[rows,64] and one that multiplies x
-// by the sums, and says where x is above zero.
+// Returns a kernel with two phases. The first sums the columns of x
+// f16[rows,64]. The second multiplies x by the sums and stores where x is
+// positive.
 Kernel Normalise(int64_t rows, DType dtype = DType::kF16) {
   Kernel k;
   k.name = "normalise";
@@ -61,7 +62,7 @@ Kernel Normalise(int64_t rows, DType dtype = DType::kF16) {
   return k;
 }
 
-// "load b0", ..: what is streamed, in order.
+// Lists the evict-first accesses in order, such as "load b0".
 std::vector<std::string> Streamed(const ir::Target& target, Kernel kernel) {
   SetCacheHints(target, kernel);
   std::vector<std::string> found;
@@ -86,7 +87,7 @@ std::vector<std::string> Streamed(const ir::Target& target, Kernel kernel) {
 TEST(StreamedAccess, IsTheLastOfATensorLargerThanTheCache) {
   EXPECT_THAT(Streamed(SmallGpu(), Normalise(8)),
               ElementsAre("end 0", "load b0", "store b2", "end 1"));
-  // 4 rows of f16 fit, of f32 not.
+  // L2 holds 4 rows of f16, but not of f32.
   EXPECT_THAT(Streamed(SmallGpu(), Normalise(4)),
               ElementsAre("end 0", "store b2", "end 1"));
   EXPECT_THAT(Streamed(SmallGpu(), Normalise(4, DType::kF32)),
@@ -94,14 +95,14 @@ TEST(StreamedAccess, IsTheLastOfATensorLargerThanTheCache) {
 }
 
 TEST(StreamedAccess, IsNoneOfWhatIsReadAgain) {
-  // The sums, which every row reads.
+  // Every row reads the sums.
   Kernel kernel = Normalise(8);
   ir::Target target = SmallGpu();
   target.l2_bytes = 0;
   EXPECT_THAT(Streamed(target, kernel),
               ElementsAre("end 0", "load b0", "store b2", "end 1"));
-  // Elements of which two turns read the same, and those of which some are
-  // left.
+  // Two iterations read the same elements, then some elements are not read at
+  // all.
   kernel.phases[1].body[1].body[0].index.terms[2].coefficient = 0;
   EXPECT_THAT(Streamed(target, kernel),
               ElementsAre("end 0", "store b2", "end 1"));
@@ -116,7 +117,7 @@ TEST(StreamedAccess, IsOfGpusAlone) {
               ElementsAre("end 0", "end 1"));
 }
 
-// "p0", ..: phases of which a loop descends.
+// Lists the phases with a descending loop, such as "p0".
 std::vector<std::string> Descending(const ir::Target& target, Kernel kernel) {
   SetCacheHints(target, kernel);
   Verify(kernel);
@@ -133,25 +134,25 @@ TEST(DescendingLoop, IsThatWhichReadsATensorAgain) {
   EXPECT_THAT(Descending(SmallGpu(), Normalise(8)), ElementsAre("p1"));
   EXPECT_THAT(Descending(ir::FindTarget("cpu-avx512"), Normalise(8)),
               ElementsAre());
-  // In another order.
+  // Reads the elements in another order.
   Kernel other = Normalise(8);
   other.phases[1].body[1].body[0].index = {64, {{0, 64}, {1, 1}}};
   EXPECT_THAT(Descending(SmallGpu(), other), ElementsAre());
-  // A tensor that nobody has read before.
+  // Reads a tensor that no phase has read before.
   Kernel first = Normalise(8);
   first.phases[0].body[1].body[0].buffer = 1;
   EXPECT_THAT(Descending(SmallGpu(), first), ElementsAre());
 }
 
 TEST(DescendingLoop, HasIndependentIterations) {
-  // All iterations store one element: the last one's counts.
+  // All iterations store one element, so the last one must run last.
   Kernel last = Normalise(8);
   last.phases[1].body[1].body[3].index.terms.pop_back();
   SetCacheHints(SmallGpu(), last);
   EXPECT_FALSE(last.phases[1].body[1].descending);
   last.phases[1].body[1].descending = true;
   EXPECT_THROW(Verify(last), Error);
-  // A sum in another order has other bits.
+  // A sum in another order is not bit-identical.
   Kernel sums = Normalise(8);
   sums.phases.push_back(sums.phases[0]);
   EXPECT_THAT(Descending(SmallGpu(), sums), ElementsAre());
@@ -170,7 +171,7 @@ TEST(DescendingLoop, RunsFromTheLastIndexToTheFirst) {
   SetCacheHints(SmallGpu(), kernel);
   EXPECT_THAT(PrintCuda(kernel),
               HasSubstr("for (int g2 = 3; g2 >= 0; g2 -= 3)"));
-  // Two loads an iteration: nothing is loaded ahead.
+  // With two loads per iteration, nothing is prefetched.
   kernel.phases[1].body[1].body.insert(kernel.phases[1].body[1].body.begin(),
                                        kernel.phases[1].body[1].body.front());
   EXPECT_THAT(PrintCuda(kernel), HasSubstr("for (int a2 = 5; a2 >= 0; --a2)"));

@@ -184,7 +184,7 @@ TEST(BlockShape, ThreadsAccess16BytesOfTheNarrowestTensor) {
   EXPECT_EQ(ThreadWidth({{"x", DType::kF32, 64}}), 4);
   EXPECT_EQ(ThreadWidth({{"x", DType::kF32, 64}, {"y", DType::kF16, 64}}), 8);
   EXPECT_EQ(ThreadWidth({{"x", DType::kF32, 64}, {"y", DType::kBool, 64}}), 8);
-  // A single element is no tensor.
+  // A single element is not a tensor, so its dtype does not matter.
   EXPECT_EQ(ThreadWidth({{"x", DType::kF32, 64}, {"s", DType::kBF16, 1}}), 4);
 }
 

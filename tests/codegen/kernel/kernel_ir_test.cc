@@ -24,8 +24,8 @@ Stmt Unary(ScalarOp op, int dst, int src) {
       .kind = StmtKind::kCompute, .dst = dst, .op = op, .src = {src, -1, -1}};
 }
 
-// y[r] = sum over c of |x[r, c]| for x of 3 x 100, in two phases over a scratch
-// buffer of absolute values.
+// y[r] = sum over c of |x[r, c]| for x of 3 x 100, in two phases: the first
+// stores absolute values in a scratch buffer.
 Kernel RowSums() {
   Kernel k;
   k.name = "row_sums";
@@ -164,7 +164,7 @@ TEST(KernelVerifyTest, RejectsAnAxisThatIsNotOpen) {
 TEST(KernelVerifyTest, RejectsARegisterReadBeforeItIsWritten) {
   EXPECT_THAT(FailureAfter([](Kernel& k) { k.phases[0].body[1].src[0] = 3; }),
               HasSubstr("r3 is read before it is written"));
-  // Written in a loop only.
+  // The register is written only in a loop.
   EXPECT_THAT(FailureAfter([](Kernel& k) { k.phases[1].body[2].src[0] = 3; }),
               HasSubstr("r3 is read before it is written"));
   // Registers do not survive a phase.
@@ -186,7 +186,7 @@ TEST(KernelVerifyTest, RejectsUniformRegistersThatDifferByLane) {
               HasSubstr("uniform r1 computed from the vector r0"));
 }
 
-// y[c] = sum over r of x[r, c] for x of 6 x 40: rows r of a block.
+// y[c] = sum over r of x[r, c] for x of 6 x 40. The rows of a block split r.
 Kernel ColumnSums() {
   Kernel k;
   k.name = "column_sums";
@@ -228,7 +228,8 @@ TEST(KernelIrTest, RowsOfABlockAreOneTask) {
 TEST(KernelIrTest, InterpreterAddsRowsByHalves) {
   std::vector<float> x(240);
   for (int i = 0; i < 240; ++i) {
-    // Of 6 rows: (x0+x4)+x2 and (x1+x5)+x3; 1e8 + 3 is 1e8 + 0 in f32.
+    // The 6 rows are summed as (x0+x4)+x2 and (x1+x5)+x3. 1e8 + 3 equals 1e8 in
+    // f32.
     x[i] = i / 40 == 0 ? 1e8f : i / 40 == 4 ? 3.0f : i / 40 == 2 ? -1e8f : 1.0f;
   }
   std::vector<float> y(40, -1);
@@ -265,11 +266,11 @@ TEST(KernelVerifyTest, RejectsStoresToReadOnlyBuffers) {
 }
 
 TEST(KernelVerifyTest, RejectsTasksThatMeet) {
-  // All three rows store to y[0].
+  // All three rows store y[0].
   EXPECT_THAT(
       FailureAfter([](Kernel& k) { k.phases[1].body[3].index.terms.clear(); }),
       HasSubstr("several tasks of a phase meet in y[0]"));
-  // Rows that overlap by one column.
+  // Stored rows overlap by one column.
   EXPECT_THAT(
       FailureAfter([](Kernel& k) {
         k.buffers[2].elements = 300;
@@ -289,7 +290,7 @@ TEST(KernelVerifyTest, RejectsToReadWhatAnotherTaskWrites) {
 }
 
 TEST(KernelVerifyTest, RejectsResultsThatAreNotStoredWhole) {
-  // One element more than any row stores.
+  // y has one element more than the rows store.
   EXPECT_THAT(
       FailureAfter([](Kernel& k) { k.buffers[2].elements = 4; }),
       HasSubstr("y[3] is never stored, last store: store b2[0 + 1*a1]"));
@@ -323,7 +324,7 @@ TEST(KernelVerifyTest, RejectsToLoadWhatIsNotStoredYet) {
       HasSubstr("scratch[0] has not been stored yet"));
 }
 
-// A GPU's rows and lanes are threads of their own; a CPU's lanes are not.
+// Rows and lanes of a GPU are separate threads. Lanes of a CPU are not.
 TEST(KernelVerifyTest, RejectsThreadsThatMeet) {
   Kernel k = ColumnSums();
   k.buffers[1].elements = 240;
@@ -332,7 +333,7 @@ TEST(KernelVerifyTest, RejectsThreadsThatMeet) {
   k.buffers[1].elements = 45;
   k.phases[0].body[2].index = {0, {{0, 1}, {1, 1}}};
   EXPECT_THAT(Failure(k), HasSubstr("several tasks of a phase meet in y[1]"));
-  // Rows read what row 0 stored, without a barrier.
+  // All rows read what row 0 has stored, without a barrier.
   k = ColumnSums();
   k.phases[0].body.push_back(Load(0, 1, {0, {{1, 1}}}));
   EXPECT_THAT(Failure(k), HasSubstr("several tasks of a phase meet in y[0]"));
@@ -348,8 +349,8 @@ TEST(KernelVerifyTest, RejectsIndicesBeyondAllNumbers) {
               HasSubstr("index of x runs from"));
 }
 
-// Interleaved like the results of a pooling's gradient: more elements than are
-// enumerated.
+// Stores are interleaved as in a pooling's gradient. y is too large to
+// enumerate its elements.
 TEST(KernelVerifyTest, ProvesLargeResultsOfSeveralStores) {
   constexpr int64_t kImages = 32, kRows = 112, kChannels = 64;
   Kernel k;
@@ -379,7 +380,8 @@ TEST(KernelVerifyTest, ProvesLargeResultsOfSeveralStores) {
   EXPECT_THAT(Failure(k), HasSubstr("cannot prove that all of y is stored"));
 }
 
-// Two vectors of each of four rows of 16, stored as eight pairs.
+// Loads two vectors from each of four rows of 16, and stores them as eight
+// pairs.
 Kernel Pairs() {
   Kernel k;
   k.name = "pairs";
@@ -426,8 +428,8 @@ TEST(KernelVerifyTest, RejectsATileInAVectorAxisOfAnotherExtent) {
   EXPECT_THAT(Failure(k), HasSubstr("a tile needs a vector axis of 8"));
 }
 
-// More elements than are looked at one by one: the single row of a task, whose
-// axis steps as far as the tasks' own, must not stand in the way of the proof.
+// x is too large to enumerate its elements. The axis of a task's single row has
+// the same step as the axis of tasks, which must not prevent the proof.
 TEST(KernelVerifyTest, ProvesLargeKernelsOfOneRowATask) {
   constexpr int64_t kTurn = 1568 * 2048;
   Kernel k;
@@ -443,13 +445,13 @@ TEST(KernelVerifyTest, ProvesLargeKernelsOfOneRowATask) {
   k.phases.push_back(
       {{1, 2, 3}, {Loop(0, {Load(0, 0, index), Store(1, index, 0)})}});
   EXPECT_EQ(Failure(k), "");
-  k.axes[2].extent = 2;  // the rows of neighbouring tasks meet
+  k.axes[2].extent = 2;  // rows of adjacent tasks overlap
   for (KernelBuffer& buffer : k.buffers) buffer.elements += 2048;
   EXPECT_THAT(Failure(k), HasSubstr("cannot prove that tasks do not meet"));
 }
 
 TEST(KernelVerifyTest, AcceptsInterleavedStores) {
-  // A concatenation: two stores of one phase, side by side in each row.
+  // A concatenation: two stores of a phase are adjacent in each row.
   Kernel k;
   k.name = "concat";
   k.buffers = {{"x", DType::kF32, 30}, {"y", DType::kF32, 60, true}};
@@ -460,7 +462,7 @@ TEST(KernelVerifyTest, AcceptsInterleavedStores) {
        {Load(0, 0, {0, {{0, 10}, {1, 1}}}), Store(1, {0, {{0, 20}, {1, 1}}}, 0),
         Store(1, {10, {{0, 20}, {1, 1}}}, 0)}});
   EXPECT_EQ(Failure(k), "");
-  // No coefficients prove it, but even and odd rows do not meet.
+  // The coefficients prove nothing here, but even and odd rows do not overlap.
   k.phases[0].body.back().index = {19, {{0, 20}, {1, -1}}};
   EXPECT_EQ(Failure(k), "");
   k.phases[0].body.back().index = {11, {{0, 19}, {1, 1}}};

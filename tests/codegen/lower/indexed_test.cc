@@ -1,6 +1,6 @@
-// Kernels that access elements by index: gather, scatter_add and cumsum,
-// against the interpreter, and their text for a GPU, emulated, against the
-// kernels' own interpreter.
+// Kernels that access elements by index: gather, scatter_add and cumsum.
+// Compares them with the interpreter, and their emulated GPU text with the
+// kernel interpreter.
 
 #include <gtest/gtest.h>
 
@@ -32,8 +32,8 @@ using ir::TensorType;
 using ir::Value;
 using Values = std::vector<Value*>;
 
-// Compares the fused graph's kernels on both targets with the interpreter. The
-// graph has `fusions` of them. Returns those for the GPU.
+// Compares the fused graph's kernels for both targets with the interpreter.
+// Checks that there are `fusions` of them. Returns those for the GPU.
 std::vector<CompiledKernel> ExpectAgree(
     const std::vector<Tensor>& inputs, int fusions,
     const std::function<Value*(Builder&, const Values&)>& build) {
@@ -75,8 +75,8 @@ Tensor Indices(const Shape& shape, double low, double high) {
   return test::RandomTensor({DType::kI32, shape, {}}, 7, low, high);
 }
 
-// One kernel: the index is broadcast, the elements scaled. Indices from -2 on
-// and beyond the table are out of range.
+// One kernel broadcasts the index and scales the elements. Indices from -2 on,
+// and some beyond the table, are out of range.
 TEST(IndexedKernel, LooksUpRows) {
   std::vector<CompiledKernel> kernels;
   for (const DType dtype : ir::kAllDTypes) {
@@ -95,7 +95,7 @@ TEST(IndexedKernel, LooksUpRows) {
   ExpectEmulated(kernels);
 }
 
-// Dimensions of a tile are copied first where they are indexed.
+// An indexed dimension that is part of a tile is copied first.
 TEST(IndexedKernel, ReadsTensorsOfAnyLayout) {
   for (const char* layout : {"abcd", "acdb", "aBcd16b", "dcba"}) {
     const TensorType type{DType::kF32, {2, 32, 5, 6}, ir::ParseLayout(layout)};
@@ -107,8 +107,8 @@ TEST(IndexedKernel, ReadsTensorsOfAnyLayout) {
   }
 }
 
-// Lanes with indices of their own, two indexed dimensions, an index that is
-// computed in the kernel, and a reduction over what was read.
+// A different index per lane, two indexed dimensions, an index computed in the
+// kernel, and a reduction of the elements read.
 TEST(IndexedKernel, ReadsElementsByComputedIndices) {
   const Tensor x = test::RandomTensor({DType::kF32, {6, 7, 33}, {}}, 1);
   auto kernels = ExpectAgree(
@@ -125,7 +125,7 @@ TEST(IndexedKernel, ReadsElementsByComputedIndices) {
   ExpectEmulated(kernels);
 }
 
-// What a gather reads is in memory.
+// A gather needs its table in memory.
 TEST(IndexedKernel, DoesNotComputeTheTableThatItReads) {
   ExpectAgree(
       {test::RandomTensor({DType::kF32, {9, 16}, {}}, 1), Indices({4}, 0, 9)},
@@ -133,7 +133,7 @@ TEST(IndexedKernel, DoesNotComputeTheTableThatItReads) {
       [](Builder& b, const Values& x) { return b.Take(b.Exp(x[0]), x[1], 0); });
 }
 
-// A result may not take the place of an operand that is read by index.
+// A result must not be stored over an operand that is read by index.
 TEST(IndexedKernel, IsNotInPlaceWithItsTable) {
   Graph graph;
   Builder b(graph);
@@ -155,7 +155,7 @@ TEST(ScatterAddKernel, AddsRowsElementsAndScalars) {
   std::vector<CompiledKernel> kernels;
   for (const DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16,
                             DType::kI32, DType::kI64, DType::kU8}) {
-    // Multiples of 1/4: the sums are exact, in whatever order.
+    // Multiples of 1/4, so that sums are exact in any order.
     const auto updates = [&](const Shape& shape) {
       Tensor tensor = test::RandomTensor({DType::kI32, shape, {}}, 3, 0, 9);
       tensor.type.dtype = dtype;
@@ -171,7 +171,7 @@ TEST(ScatterAddKernel, AddsRowsElementsAndScalars) {
                       [](Builder&b, const Values&x) {
                         return b.ScatterAdd(x[0], {x[1]}, {6, 8}, {0, -1});
                       }),
-          // Enough that tasks share the result by ranges of the index.
+          // Large enough that tasks share the result by ranges of the index.
           ExpectAgree(
               {updates({130, 130}), Indices({130, 130}, 0, 5)}, 1,
               [](Builder&b, const Values&x) {
@@ -251,7 +251,7 @@ Kernel ScatterOf(bool owned, bool filled) {
 
 TEST(ScatterAddKernel, IsVerified) {
   Verify(ScatterOf(true, true));
-  EXPECT_THROW(Verify(ScatterOf(false, true)), Error);  // tasks may meet
+  EXPECT_THROW(Verify(ScatterOf(false, true)), Error);  // tasks may conflict
   EXPECT_THROW(Verify(ScatterOf(true, false)), Error);  // adds to garbage
 }
 

@@ -1,5 +1,5 @@
-// Kernels of pooling and of copies between layouts against the interpreter, and
-// their text for a GPU, emulated, against the kernels' own interpreter.
+// Kernels of pooling and of copies between layouts. Compares them with the
+// interpreter, and their emulated GPU text with the kernel interpreter.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -34,8 +34,8 @@ struct Pool {
   std::vector<int64_t> window, stride, pad;
 };
 
-// Windows that overlap, touch, or leave rows between them; reach beyond the
-// image on all sides, or do not come to its end.
+// Windows that overlap, touch, or skip rows, that extend beyond the image on
+// all sides, or that do not reach its end.
 std::vector<Pool> Pools() {
   return {{{2, 16, 8, 8}, {3, 3}, {2, 2}, {1, 1}},
           {{2, 5, 7, 9}, {2, 2}, {2, 2}, {0, 0}},
@@ -52,8 +52,8 @@ class PoolKernelTest : public testing::TestWithParam<DType> {
     return {dtype, shape, ir::ParseLayout(layout_)};
   }
 
-  // A graph of one node, as GenerateKernels leaves it; results that are not
-  // `wanted` go unread.
+  // Returns a graph of one node as GenerateKernels creates it. Results not in
+  // `wanted` are unused.
   std::unique_ptr<Graph> Generated(const std::string& op,
                                    const std::vector<TensorType>& operands,
                                    const ir::Attrs& attrs,
@@ -79,9 +79,10 @@ class PoolKernelTest : public testing::TestWithParam<DType> {
     return graph;
   }
 
-  // A normalisation with given statistics and ReLU, a max-pool, what it
-  // gathers, and the gradient of all this but the statistics, as FusePool
-  // leaves it. {y, scale, shift, dp} -> {p, y at the maxima, dy}.
+  // Returns a normalisation with given statistics, ReLU, a max-pool, values
+  // gathered at its maxima, and the gradient of all this except the statistics,
+  // as FusePool creates it. Inputs are {y, scale, shift, dp}, outputs {p, y at
+  // the maxima, dy}.
   std::unique_ptr<Graph> Normalised(const Pool& pool, bool eager) const {
     auto graph = std::make_unique<Graph>();
     ir::Builder b(*graph);
@@ -136,7 +137,7 @@ class PoolKernelTest : public testing::TestWithParam<DType> {
     return graph;
   }
 
-  // The results must be the interpreter's, within `relative`.
+  // Compares the results with the interpreter, to within `relative`.
   void Check(const Graph& graph, const std::vector<Tensor>& inputs,
              double relative) {
     const auto expected = ir::Interpret(graph, inputs, ir::EvalMode::kTyped);
@@ -154,7 +155,7 @@ class PoolKernelTest : public testing::TestWithParam<DType> {
     }
   }
 
-  // Of the kernels that take the least time to compile.
+  // Checks the text of the kernels that compile fastest.
   void CheckText(size_t most = 8) {
     const auto length = [](const CompiledKernel& kernel) {
       return Print(kernel.kernel).size();
@@ -169,7 +170,8 @@ class PoolKernelTest : public testing::TestWithParam<DType> {
     }
   }
 
-  // Of one rounding: sums are f32 here and f64 there.
+  // Returns the error of one rounding: kernels sum in f32, the interpreter in
+  // f64.
   static double Rounding() {
     switch (GetParam()) {
       case DType::kF16:
@@ -194,7 +196,7 @@ TEST_P(PoolKernelTest, MaximaAndTheirGradients) {
   for (const Pool& pool : Pools()) {
     for (const char* layout : {"acdb", ""}) {
       layout_ = layout;
-      // Few values, so that many are equal, and some NaN.
+      // Few values, so that many are equal. Some are NaN.
       Tensor x = test::RandomTensor({DType::kI32, pool.image, {}},
                                     pool.image[2], 0, 5);
       x.type = Type(pool.image, GetParam());
@@ -241,7 +243,7 @@ TEST_P(PoolKernelTest, StoresWhatIsRead) {
   }
 }
 
-// Of numbers that are exact in all dtypes, many of them equal.
+// Uses numbers that are exact in all dtypes. Many are equal.
 TEST_P(PoolKernelTest, WhatJoinsThem) {
   for (const Pool& pool : Pools()) {
     for (const bool eager : {false, true}) {
@@ -260,8 +262,8 @@ TEST_P(PoolKernelTest, WhatJoinsThem) {
   CheckText(4);
 }
 
-// Every node is rounded as the interpreter does; windows do not overlap, so
-// that no sum is.
+// Rounds every node like the interpreter. Windows do not overlap, so there are
+// no sums.
 TEST_P(PoolKernelTest, RoundsEverythingThatJoinsThem) {
   const auto graph =
       Normalised({{2, 16, 8, 8}, {2, 2}, {2, 2}, {0, 0}}, /*eager=*/true);
@@ -272,7 +274,8 @@ TEST_P(PoolKernelTest, RoundsEverythingThatJoinsThem) {
   Check(*graph, inputs, 0);
 }
 
-// Ties in 16 bit: what the pooling compares is what memory would have held.
+// Values that are equal only after rounding to 16 bits: pooling must compare
+// rounded values.
 TEST_P(PoolKernelTest, ComparesRoundedValues) {
   const Pool pool{{1, 8, 4, 4}, {4, 4}, {4, 4}, {0, 0}};
   const auto graph = Normalised(pool, false);
@@ -284,7 +287,7 @@ TEST_P(PoolKernelTest, ComparesRoundedValues) {
   Check(*graph, inputs, Rounding());
 }
 
-// Images and pooled tensors once, whatever windows overlap.
+// Reads and writes images and pooled tensors once, even if windows overlap.
 TEST_P(PoolKernelTest, MovesEachTensorOnce) {
   const Pool pool{{64, 64, 16, 16}, {2, 2}, {2, 2}, {0, 0}};
   const auto graph = Normalised(pool, false);
@@ -301,7 +304,7 @@ TEST_P(PoolKernelTest, MovesEachTensorOnce) {
   }
 }
 
-// One phase where windows neither overlap nor leave the image.
+// There is only one phase if windows neither overlap nor leave the image.
 TEST_P(PoolKernelTest, BordersAreFurtherPhases) {
   const auto phases = [&](const Pool& pool) {
     const auto graph = Generated("max_pool", {Type(pool.image, GetParam())},

@@ -93,7 +93,8 @@ TEST(LowerFusion, UnfusedRandomGraphsAgree) {
   }
 }
 
-// Batch normalisation of x f32[8,32,6,5] in the layout, with ReLU and residual.
+// Returns a batch normalisation of x f32[8,32,6,5] in the layout, with ReLU and
+// a residual.
 std::unique_ptr<ir::Graph> BatchNormGraph(const std::string& residual,
                                           const std::string& layout,
                                           bool backward) {
@@ -151,7 +152,7 @@ TEST_P(LoweredBatchNorm, AgreesWithTheInterpreterInOneKernel) {
   const auto inputs = test::RandomInputs(*graph, 1);
   const auto expected = ir::Interpret(*graph, inputs, ir::EvalMode::kTyped);
   std::vector<ir::Target> targets{queries.target()};
-  // A GPU has no blocked layouts, but its kernels take them as well.
+  // GPU libraries have no blocked layouts, but generated kernels support them.
   targets.push_back(ir::FindTarget("nvidia-h200"));
   for (const ir::Target& target : targets) {
     const auto actual = test::RunWithKernels(*lowered, inputs,
@@ -175,8 +176,8 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values("", "acdb", "aBcd16b"),
                        ::testing::Bool(), ::testing::Values(1, 64)));
 
-// The residual's gradient is what arrives: no result of the kernel, and none of
-// its operands' copies.
+// The residual's gradient equals the upstream gradient, so the kernel must not
+// store it.
 TEST(LowerFusion, ASeparateNormGradientStoresNoCopyOfAnOperand) {
   const auto graph = test::ParseOrDie(R"(graph g {
   %dy = data : f32[4,3,2,2]
@@ -234,7 +235,8 @@ TEST(LowerFusion, LayerNormIsOneKernel) {
   EXPECT_EQ(ExpectKernelsAgree(graph, {}, 1), 1);
 }
 
-// Nothing is folded then, yet the second sum needs the first.
+// Reductions over a single element fold nothing, but the second sum still needs
+// the first.
 TEST(LowerFusion, SumsOfSingleElementsFollowEachOther) {
   ir::Graph graph;
   ir::Builder b(graph);
@@ -264,8 +266,8 @@ TEST(LowerFusion, SplitsAReductionThatHasTooFewTasks) {
   EXPECT_GE(NumTasks(lowered.kernel, lowered.kernel.phases[0]), 16);
 }
 
-// One block a channel combines what many have left, all sums in one loop: as
-// many blocks as there are channels, where those of all lanes would be one.
+// One block per channel combines the chunks' partial sums, all sums in one
+// loop. With one block for all lanes, there would be only one.
 TEST(LowerFusion, ABlockOfAGpuCombinesTheChunksOfOneChannel) {
   ir::Graph graph;
   ir::Builder b(graph);
@@ -320,7 +322,7 @@ TEST(LowerFusion, ABlockOfAGpuHasSeveralWarpsWhateverTheImagesSize) {
   EXPECT_EQ(NumRows(kernel, kernel.phases[0]), 7) << Print(kernel);
 }
 
-// The second pass reads the sum that the first has stored, and none of its
+// The second pass reads the sum that the first has stored, and not its
 // operands.
 TEST(LowerFusion, WhatAGpuHasStoredItDoesNotComputeAgain) {
   ir::Graph graph;
@@ -375,7 +377,7 @@ TEST(LowerFusion, UpdatesOfOneGroupAreOneLaunch) {
   }
   const LoweredKernel lowered =
       LowerFusion(*graph.nodes()[0], queries.target());
-  // Each of the three operands may take either result.
+  // Each of three operands may be overwritten by either result.
   EXPECT_EQ(lowered.in_place.size(), 3u * 3u * 2u);
 }
 

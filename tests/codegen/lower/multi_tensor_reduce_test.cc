@@ -23,8 +23,8 @@ using ir::Tensor;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// What the kernel says of operands of these sizes: none but `element` of
-// `operand` is `value`.
+// Returns the kernel's result for operands of these sizes. Only `element` of
+// `operand` is set to `value`.
 bool Finite(DType dtype, int threads, size_t operand, size_t element,
             double value) {
   ir::Graph graph;
@@ -72,8 +72,8 @@ TEST(FiniteKernel, TakesTheLargestNumberOfEachDtype) {
   }
 }
 
-// The gradients that the updates read together, checked together; memory is
-// full of NaN where nothing lies.
+// Checks gradients for finite values in the contiguous ranges that updates
+// read. Memory outside of tensors contains NaN.
 TEST(FiniteKernel, ReadsWhatUpdatesReadInOneLoopWithoutThePadding) {
   const auto graph = test::UpdateGraph(test::Gradients::kComputed);
   std::vector<ir::Value*> gradients;
@@ -107,7 +107,8 @@ TEST(FiniteKernel, ReadsWhatUpdatesReadInOneLoopWithoutThePadding) {
   }
 }
 
-// Of tensors of these sizes, with and without a group: by the kernel and exact.
+// Sums of the squares of tensors of these sizes, by the kernel with and without
+// contiguous operands, and exact.
 struct Sums {
   double alone;
   double grouped;
@@ -115,7 +116,7 @@ struct Sums {
 };
 
 Sums SumsOfSquares(DType dtype) {
-  // Whole places: what lies together could be one run.
+  // Multiples of the alignment, so that contiguous tensors can be one run.
   const std::vector<int64_t> sizes = {64, 32, 1600, 300000};
   Sums sums{};
   for (const bool grouped : {false, true}) {
@@ -150,7 +151,7 @@ TEST(SumOfSquares, IsExactToRoundingAndDoesNotDependOnGroups) {
   }
 }
 
-// The loops of all numbers of threads keep the rules of kernels.
+// Kernels must be valid for every number of threads.
 TEST(SumOfSquares, AddsUpEveryElementWhateverTheNumberOfThreads) {
   for (const int threads : {1, 2, 16}) {
     ir::Graph graph;

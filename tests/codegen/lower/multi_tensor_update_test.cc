@@ -1,5 +1,5 @@
-// Updates that write copies of their weights, and the tiles by which blocked
-// copies are stored.
+// Updates that also write cached cast weights, and the tiles that store blocked
+// copies.
 
 #include <gtest/gtest.h>
 
@@ -30,8 +30,8 @@ ir::TensorType Type(DType dtype, const ir::Shape& shape, const char* layout) {
   return {dtype, shape, ParseLayout(layout)};
 }
 
-// Every element of the tensor, by the loops of the plan, is in each copy where
-// the copy's layout has it.
+// Checks that the plan's loops store every element of the tensor at the offset
+// of each copy's layout.
 void ExpectExact(const ir::TensorType& type,
                  const std::vector<ir::TensorType>& copies,
                  const TilePlan& plan, int64_t lanes) {
@@ -106,15 +106,15 @@ TEST(PlanTiles, NoneWithoutBlocksInCommon) {
                          {Type(DType::kBF16, {32, 32}, "ba")}, 16));
 }
 
-// A weight, and the layouts of its copies.
+// A weight and the layouts of its copies.
 struct Row {
   ir::Shape shape;
   const char* layout;
   std::vector<const char*> copies;
 };
 
-// Copies that lie in the order of the weight, in tiles, in tiles of transposed
-// blocks, and otherwise; and weights without.
+// Weights whose copies have the same element order, are tiled, are tiled with
+// transposed blocks, or otherwise; and weights without copies.
 const std::vector<Row> kMixed = {
     {{5, 7}, "", {""}},
     {{32, 32, 3, 3}, "ABcd16b16a", {"ABcd8b16a2b", "ABcd8a16b2a"}},
@@ -124,7 +124,7 @@ const std::vector<Row> kMixed = {
     {{16, 3, 3, 3}, "Acdb16a", {"", "Acdb16a"}},
 };
 
-// Momentum updates.
+// Returns momentum updates.
 std::unique_ptr<ir::Graph> Updates(DType rounding, DType copy,
                                    const std::vector<Row>& rows = kMixed) {
   auto graph = std::make_unique<ir::Graph>("updates");
@@ -162,7 +162,7 @@ std::unique_ptr<ir::Graph> Updates(DType rounding, DType copy,
   return graph;
 }
 
-// Joins the updates, and compares with the interpreter.
+// Fuses the updates into one kernel and compares it with the interpreter.
 std::unique_ptr<ir::Graph> Joined(DType rounding, DType copy,
                                   const std::vector<Row>& rows = kMixed) {
   auto graph = Updates(rounding, copy, rows);
@@ -189,9 +189,10 @@ LoweredKernel Lowered(const ir::Graph& graph) {
 
 void ExpectCopies(DType rounding, DType copy) {
   const LoweredKernel lowered = Lowered(*Joined(rounding, copy));
-  // Tensors without copies that lie together share a phase.
+  // Contiguous tensors without copies share a phase.
   EXPECT_EQ(lowered.kernel.phases.size(), 5u);
-  // Each of the three operands of six tensors may take either result.
+  // Each of the three operands of six tensors may be overwritten by either
+  // result.
   EXPECT_EQ(lowered.in_place.size(), 3u * 6u * 2u);
 }
 
@@ -203,8 +204,8 @@ TEST(LowerMultiTensorUpdate, RoundsCopiesThatAreWider) {
   ExpectCopies(DType::kF16, DType::kF32);
 }
 
-// Neighbours whose copies lie as they do, in the order of the tensors and
-// padded to as many elements.
+// Adjacent tensors whose copies are adjacent, too, in the same order and with
+// the same padded sizes.
 TEST(LowerMultiTensorUpdate, OneLoopWritesCopiesThatKeepStep) {
   const std::vector<Row> rows = {{{32, 3}, "", {""}},
                                  {{8, 4, 1, 1}, "acdb", {"acdb"}},
@@ -215,7 +216,7 @@ TEST(LowerMultiTensorUpdate, OneLoopWritesCopiesThatKeepStep) {
   EXPECT_EQ(together.kernel.phases.size(), 1u);
   ASSERT_EQ(together.result_spans.size(), 3u);
   EXPECT_EQ(together.result_spans.back(), (std::vector<int>{8, 9, 10, 11}));
-  // 96, 32, 32 and 32: the last one as bf16 is padded, too.
+  // Sizes are 96, 32, 32 and 32. The last copy, in bf16, is padded.
   EXPECT_EQ(together.kernel.buffers.back().elements, 192);
   graph->nodes()[0]->mutable_attrs().Set("copies_together", false);
   const LoweredKernel apart = Lowered(*graph);
@@ -223,7 +224,7 @@ TEST(LowerMultiTensorUpdate, OneLoopWritesCopiesThatKeepStep) {
   EXPECT_EQ(apart.result_spans.size(), 2u + 4u);
 }
 
-// In a buffer of its own, nothing pads it.
+// A buffer of a single tensor is not padded.
 TEST(LowerMultiTensorUpdate, ATensorAloneHasNoPadding) {
   const LoweredKernel lowered =
       Lowered(*Joined(DType::kBF16, DType::kF32, {{{7}, "", {""}}}));
@@ -233,8 +234,8 @@ TEST(LowerMultiTensorUpdate, ATensorAloneHasNoPadding) {
   EXPECT_NO_THROW(CheckResults(lowered));
 }
 
-// Behind 7 elements, padded to 16 in f32 and to 32 in bf16; behind a tensor
-// without a copy; before one with two.
+// Loops end after 7 elements, which are padded to 16 in f32 but to 32 in bf16,
+// after a tensor without a copy, and before one with two.
 TEST(LowerMultiTensorUpdate, ALoopEndsWhereCopiesFallOutOfStep) {
   const std::vector<Row> rows = {{{32}, "", {""}}, {{7}, "", {""}},
                                  {{32}, "", {""}}, {{32}, "", {}},
@@ -242,14 +243,14 @@ TEST(LowerMultiTensorUpdate, ALoopEndsWhereCopiesFallOutOfStep) {
   const LoweredKernel lowered =
       Lowered(*Joined(DType::kBF16, DType::kBF16, rows));
   EXPECT_EQ(lowered.kernel.phases.size(), 5u);
-  // Copies that are rounded to 16 bit but f32 are padded as the tensors are.
+  // f32 copies that are rounded to 16 bits are padded like the tensors.
   EXPECT_EQ(
       Lowered(*Joined(DType::kF16, DType::kF32, {rows[0], rows[1], rows[2]}))
           .kernel.phases.size(),
       1u);
 }
 
-// Fast rounding does not undo the rounding that a wide copy is there for.
+// Fast rounding must not skip the rounding of f32 copies to 16 bits.
 TEST(LowerMultiTensorUpdate, RoundsWideCopiesInFastModeToo) {
   const auto graph = Updates(DType::kF16, DType::kF32);
   const auto inputs = test::RandomInputs(*graph, 1);
@@ -267,8 +268,8 @@ TEST(LowerMultiTensorUpdate, RoundsWideCopiesInFastModeToo) {
   }
 }
 
-// Updates with norms: in one task, in chunks, and of elements that fill no
-// vector.
+// Updates with norms: in one task, in chunks, and with elements that do not
+// fill a vector.
 TEST(LowerMultiTensorUpdate, SumsEachTensorUp) {
   constexpr char kText[] = R"(graph g {
     %a = weight : f32[5,7]
@@ -304,7 +305,7 @@ TEST(LowerMultiTensorUpdate, SumsEachTensorUp) {
         EXPECT_EQ(update.attrs().Int("tensors"), 3);
         const LoweredKernel lowered = LowerFusion(update, queries.target());
         EXPECT_NO_THROW(CheckResults(lowered));
-        // Parameters and all of their state are updated in place.
+        // Parameters and all their state are updated in place.
         std::set<int> in_place;
         for (const auto& alias : lowered.in_place)
           in_place.insert(alias.result);

@@ -1,5 +1,5 @@
-// The kernel that makes channels of blocks of pixels against the interpreter,
-// and its text for a GPU, emulated, against the kernels' own interpreter.
+// The kernel that converts pixel blocks to channels. Compares it with the
+// interpreter, and its emulated GPU text with the kernel interpreter.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ using ir::Graph;
 using ir::InputRole;
 using ir::Tensor;
 
-// As GenerateKernels leaves it.
+// Returns the node as GenerateKernels creates it.
 std::unique_ptr<Graph> Generated(const ir::Shape& images, DType result,
                                  int64_t block = 2, int64_t multiple = 8) {
   auto graph = std::make_unique<Graph>();
@@ -82,7 +82,7 @@ TEST(SpaceToDepthKernel, ComputesWhatTheInterpreterDoes) {
   }
 }
 
-// Images are read once and blocks written once, borders included.
+// Images are read once and blocks written once, including borders.
 TEST(SpaceToDepthKernel, MovesEachTensorOnce) {
   const auto graph = Generated({256, 224, 224, 3}, DType::kF16);
   const Kernel kernel =

@@ -52,7 +52,7 @@ class CollectivePlanTest : public ::testing::Test {
     return steps;
   }
 
-  // Elements that collectives add up.
+  // Counts the elements of all all-reduces.
   static int64_t Summed(const Plan& plan) {
     int64_t elements = 0;
     for (size_t s : Collectives(plan)) {
@@ -79,8 +79,8 @@ class CollectivePlanTest : public ::testing::Test {
 constexpr int64_t kParameters = 272'474;  // of resnet20-cifar
 constexpr int64_t kNormParameters = 1568;
 
-// The gradients of the shifts of two normalisations that are added are one
-// value with two places: that, 32 and 64 floats, is all that is copied.
+// The shifts of two normalisations that are added have the same gradient in two
+// buckets. Only these 32 and 64 floats are copied.
 constexpr int64_t kShared = 2 * 4 * (32 + 64);
 
 TEST_F(CollectivePlanTest, EveryGradientIsWrittenInItsBucket) {
@@ -91,7 +91,7 @@ TEST_F(CollectivePlanTest, EveryGradientIsWrittenInItsBucket) {
     EXPECT_EQ(Copied(plan), kShared);
     ASSERT_EQ(plan.arenas.size(), 6U);
     EXPECT_EQ(plan.arenas[5].kind, ArenaKind::kGradient);
-    // With padding.
+    // Includes padding.
     EXPECT_GE(plan.arenas[5].bytes, 4 * kParameters);
     EXPECT_LT(plan.arenas[5].bytes, 4 * kParameters + 65 * 64);
   }
@@ -105,13 +105,13 @@ TEST_F(CollectivePlanTest, PoliciesMakeBuckets) {
   EXPECT_LT(some, 12U);
 }
 
-// A bucket is summed while the backward pass goes on; its update is one launch
-// a group, once it is, and waits for nothing else.
+// The all-reduce of a bucket overlaps with the backward pass. Its update is one
+// launch per group, which waits for nothing else.
 TEST_F(CollectivePlanTest, BucketsAreSummedBesideTheBackwardPass) {
   const Plan plan = Compiled(Ranks("cap:0.3")).plan;
   const std::vector<size_t> collectives = Collectives(plan);
   ASSERT_GE(collectives.size(), 3U);
-  std::map<int, size_t> recorded;  // event -> collective's number
+  std::map<int, size_t> recorded;  // event -> index of the collective
   for (size_t i = 0; i < collectives.size(); ++i) {
     const Step& step = plan.steps[collectives[i]];
     EXPECT_EQ(step.stream, 1);
@@ -128,13 +128,14 @@ TEST_F(CollectivePlanTest, BucketsAreSummedBesideTheBackwardPass) {
       first_wait = std::min(first_wait, s);
     }
   }
-  // Each once, in order, after the last of them has started.
+  // The host waits for each collective once, in order, after the last has
+  // started.
   EXPECT_EQ(awaited.size(), collectives.size());
   EXPECT_TRUE(std::is_sorted(awaited.begin(), awaited.end()));
   EXPECT_GT(first_wait, collectives.back());
-  // What computes runs beside all but the last.
+  // All but the last collective overlap with computation.
   EXPECT_GT(collectives.back(), collectives.front() + 20);
-  // One launch a group of parameters and bucket at most.
+  // At most one launch per parameter group and bucket.
   EXPECT_LE(plan.steps.size() - first_wait, 2 * collectives.size() + 1);
 }
 
@@ -161,7 +162,7 @@ TEST_F(CollectivePlanTest, VerificationFindsABucketThatIsWrittenInFlight) {
   Plan plan = Compiled(Ranks("cap:0.3")).plan;
   const size_t first = Collectives(plan)[0];
   const Buffer& bucket = plan.buffers[plan.steps[first].args[0]];
-  // A later gradient takes a place in the first bucket.
+  // Moves a later gradient over the first bucket.
   const Step& last = plan.steps[Collectives(plan).back()];
   const size_t operands = last.args.size() / 2;
   for (size_t i = 0; i < operands; ++i) {
@@ -254,8 +255,8 @@ TEST_F(CollectivePlanTest, TheWireMayBeNarrowerThanTheModel) {
   EXPECT_EQ(elements[ir::DType::kF32], kNormParameters);
 }
 
-// Statistics are exchanged within both passes, each way once a normalisation
-// or pair of them; what is fused around them stays so.
+// Forward and backward each exchange statistics once per normalisation or pair
+// of them. Their other fusions do not change.
 TEST_F(CollectivePlanTest, SynchronisedNormalisationsExchangeStatistics) {
   CompileOptions options = Ranks("cap:0.3");
   const auto apart = Compiled(options);
@@ -275,15 +276,16 @@ TEST_F(CollectivePlanTest, SynchronisedNormalisationsExchangeStatistics) {
                               "bn_relu_grad", "bn_add_relu_grad"}) {
     EXPECT_EQ(counters.at(counter), apart.report.counters.at(counter));
   }
-  // A kernel each before and behind an communication, a small one either side
-  // of it, and, forward, one that looks at the first element.
+  // At most one kernel before and after each collective, a small one next to
+  // each of these, and in the forward pass one that reads the first element.
   EXPECT_LE(synced.report.kernels - apart.report.kernels, 7 * norms + 8);
-  // What the sums add to the operands that are copied: nothing.
+  // The collectives add no copies.
   EXPECT_EQ(Copied(synced.plan), kShared);
   VerifyPlan(ParsePlan(SerializePlan(synced.plan)));
 }
 
-// Each rank updates, and keeps the momentum of, a part of what is large.
+// Each rank updates a shard of each large parameter and stores only its
+// momentum.
 TEST_F(CollectivePlanTest, AShardedOptimizerKeepsPartsOfMomentum) {
   CompileOptions options = Ranks("cap:0.3");
   const Plan whole = Compiled(options).plan;
@@ -293,7 +295,8 @@ TEST_F(CollectivePlanTest, AShardedOptimizerKeepsPartsOfMomentum) {
   EXPECT_EQ(program.report.counters.at("sharded_parameters"), 12);
   std::map<std::string, int> collectives;
   for (size_t s : Collectives(plan)) ++collectives[plan.steps[s].op_class];
-  // A sum a bucket, and as much is gathered; the rest is summed whole.
+  // One reduce-scatter and one all-gather per bucket. Small parameters are
+  // all-reduced.
   EXPECT_GE(collectives["reduce_scatter"], 2);
   EXPECT_LE(collectives["reduce_scatter"], 5);
   EXPECT_GE(collectives["all_gather"], 2);
@@ -310,7 +313,7 @@ TEST_F(CollectivePlanTest, AShardedOptimizerKeepsPartsOfMomentum) {
     return bytes;
   };
   EXPECT_EQ(momentum(whole), 4 * kParameters);
-  // All but a tenth is large.
+  // Nine tenths are large.
   EXPECT_LT(momentum(plan), momentum(whole) / 3);
   EXPECT_LT(plan.arenas[0].bytes, whole.arenas[0].bytes);
   VerifyPlan(ParsePlan(SerializePlan(plan)));
@@ -322,8 +325,8 @@ TEST_F(CollectivePlanTest, AShardedOptimizerKeepsPartsOfMomentum) {
   EXPECT_THROW(VerifyPlan(broken), Error);
 }
 
-// What a sharded optimizer gathers, it gathers first; the forward pass goes as
-// far as it can with what is there.
+// A sharded optimizer starts with its all-gathers. The forward pass runs as far
+// as it can with the gathered parameters.
 TEST_F(CollectivePlanTest, PartsAreGatheredBesideTheForwardPass) {
   CompileOptions options = Ranks("cap:0.1");
   options.passes.shard_optimizer = true;
@@ -339,7 +342,7 @@ TEST_F(CollectivePlanTest, PartsAreGatheredBesideTheForwardPass) {
       scattered += inspect::CollectiveBytes(call);
     if (call.op != ir::OpKind::kAllGather) continue;
     gathered += inspect::CollectiveBytes(call);
-    // Nothing is computed before, and nothing waited for.
+    // All-gathers come first and wait for nothing.
     EXPECT_EQ(s, gathers.size());
     EXPECT_TRUE(step.waits.empty());
     ASSERT_GE(step.records, 0);
@@ -359,14 +362,14 @@ TEST_F(CollectivePlanTest, PartsAreGatheredBesideTheForwardPass) {
   }
   ASSERT_EQ(awaited.size(), gathers.size());
   EXPECT_TRUE(std::is_sorted(awaited.begin(), awaited.end()));
-  // A layer between two waits; all before the first sum of gradients.
+  // At least one layer runs between two waits. All waits are before the first
+  // reduce-scatter.
   for (size_t i = 1; i < at.size(); ++i) EXPECT_GT(at[i], at[i - 1] + 1);
   EXPECT_LT(at.back(), Collectives(plan)[gathers.size()]);
   VerifyPlan(ParsePlan(SerializePlan(plan)));
 }
 
-// Where communication takes less than the computation the step is at most a
-// tenth longer than that.
+// If communication takes less time than computation, it adds at most a tenth.
 TEST_F(CollectivePlanTest, AShardedOptimizerHidesBothHalves) {
   CompileOptions options = Ranks("exact");
   const auto not_overlapped_share = [&](const passes::CollectiveCost& cost,
@@ -394,7 +397,7 @@ TEST_F(CollectivePlanTest, AShardedOptimizerHidesBothHalves) {
   }
 }
 
-// Two ranks that have not the same order would wait for each other for ever.
+// Ranks with different orders would deadlock.
 TEST_F(CollectivePlanTest, OrderIsTheSameEachTime) {
   const auto text = [&] {
     return Print(
@@ -418,7 +421,7 @@ TEST_F(CollectivePlanTest, VerificationFindsAGatherOfAnotherSize) {
   }
 }
 
-// The last of several micro-batches alone sends.
+// Only the last micro-batch sends gradients.
 TEST_F(CollectivePlanTest, AccumulationSendsOnce) {
   CompileOptions options = Ranks("cap:0.3");
   options.passes.micro_batches = passes::MicroBatches::kFinish;

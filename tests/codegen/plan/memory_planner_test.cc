@@ -33,7 +33,7 @@ bool Donates(const MemoryRequest& request, const MemoryPlan& plan, int from,
          PadToAlignment(a.bytes) == PadToAlignment(b.bytes);
 }
 
-// What every plan must satisfy, by comparing all pairs.
+// Checks the properties of every valid plan by comparing all pairs.
 void ExpectValid(const MemoryRequest& request, const MemoryPlan& plan) {
   const auto n = static_cast<int>(request.items.size());
   ASSERT_EQ(plan.offsets.size(), request.items.size());
@@ -95,9 +95,9 @@ MemoryRequest RandomRequest(uint64_t seed) {
   return request;
 }
 
-// A training step of `layers` layers, three values each: activations that die
-// in the backward pass, data gradients that the next layer eats, workspaces,
-// and weight gradients that all live until the update at the end.
+// A training step with three values per layer: activations live until the
+// backward pass, data gradients until the next layer. There are also
+// workspaces, and weight gradients that live until the update at the end.
 MemoryRequest TrainingRequest(int layers, uint64_t seed) {
   Dice dice(seed);
   MemoryRequest request;
@@ -173,7 +173,7 @@ TEST(MemoryPlanner, LaysGroupsOutInOrder) {
 }
 
 TEST(MemoryPlanner, UsesTheSpaceOfGroupMembersNotYetWritten) {
-  // The group's second half is written when item 2 is dead.
+  // The second half of the group is written after item 2 is dead.
   const MemoryPlan plan = PlanMemory(
       {{{640, 0, 9, {}}, {640, 5, 9, {}}, {640, 0, 4, {}}}, {{0, 1}}});
   EXPECT_EQ(plan.peak_bytes, 1280);
@@ -207,7 +207,7 @@ TEST(MemoryPlanner, TrainingStepsComeNearTheLowerBound) {
     EXPECT_LE(ratio, 1.05) << "seed " << seed << ", " << plan.heuristic;
     sum += ratio;
   }
-  // What re-ordering the best heuristic's order alone leaves is 1.0077.
+  // Reordering only the best heuristic's order yields 1.0077.
   EXPECT_LE(sum / kSeeds, 1.006);
 }
 
@@ -219,7 +219,8 @@ TEST(MemoryPlanner, ThreeThousandItemsAreQuick) {
   const std::chrono::duration<double> seconds =
       std::chrono::steady_clock::now() - start;
   ExpectValid(request, plan);
-  // 200 ms on an idle machine; sanitizers and a busy one get leave.
+  // Takes 200 ms on an idle machine. The limit allows for sanitizers and busy
+  // machines.
   EXPECT_LT(seconds.count(), 4.0);
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Plans the graph as it is, every node but fusions by the library.
+// Plans the graph without passes. The library runs every node except fusions.
 Plan PlanOf(const ir::Graph& graph, const PlanOptions& options = {}) {
   const test::FakeCompiler compiler;
   Plan plan = BuildPlan(graph, test::LowerAll(graph, compiler.target()),
@@ -51,7 +51,8 @@ void ExpectNear(const std::vector<ir::Tensor>& expected,
   }
 }
 
-// The first all_reduce must not overwrite what a step reads before the second.
+// The first all_reduce must not overwrite what a step reads before the second
+// one.
 TEST(BuildPlan, AValueReadBetweenTwoAllReducesIsCopiedForBoth) {
   const auto graph = test::ParseOrDie(R"(
     graph g {

@@ -73,7 +73,7 @@ class Machine {
     return seed;
   }
 
-  // Bytes that the kernel or call touches through the argument.
+  // Returns the size of the argument that the kernel or call accesses.
   static int64_t BytesOfArg(const Plan& plan, const Step& step, size_t arg) {
     if (step.kind == StepKind::kLaunch) {
       const KernelBuffer& b = plan.kernels[step.index].kernel.buffers[arg];
@@ -117,7 +117,7 @@ class Machine {
     return true;
   }
 
-  // Of a span the members' own bytes, not the padding between.
+  // For a contiguous range, hashes the bytes of the members without padding.
   uint64_t HashArg(int b, const Range& range, uint64_t seed) const {
     const std::vector<int>& members = plan_.buffers[b].members;
     if (members.empty()) return Hash(range, seed);
@@ -130,8 +130,8 @@ class Machine {
     return seed;
   }
 
-  // What argument `a` writes meets what the step reads, but not as allowed, or
-  // what else it writes.
+  // Returns whether the result `a` overlaps with an argument that the step
+  // reads, other than as a permitted in-place pair, or with another result.
   bool Clashes(const Step& step, const std::vector<Range>& ranges,
                size_t a) const {
     const std::vector<InPlace>& pairs = InPlaceOf(plan_, step);
@@ -153,7 +153,7 @@ class Machine {
       results.push_back(range.has_value() ? Hash(*range, seed) : 0);
     };
     for (const PlanOutput& output : plan_.outputs) {
-      // The session looks for new state where the state is.
+      // The session reads new state from the state's buffer.
       const bool state = output.alias >= 0 &&
                          output.alias < static_cast<int>(plan_.inputs.size());
       add(output.buffer, HashBytes(output.name));
@@ -169,7 +169,7 @@ class Machine {
   }
 
   const Plan& plan_;
-  std::vector<std::vector<uint64_t>> memory_;  // a hash for every byte
+  std::vector<std::vector<uint64_t>> memory_;  // one hash per byte
   uint64_t clashes_ = 0;
 };
 
@@ -182,7 +182,7 @@ std::vector<uint64_t> Simulate(const Plan& plan,
 
 std::vector<int> AnyOrder(const Plan& plan, uint64_t seed) {
   std::mt19937_64 engine(seed);
-  std::vector<std::vector<int>> queues;  // of streams, in issue order
+  std::vector<std::vector<int>> queues;  // per stream, in issue order
   std::vector<int> recorded(plan.num_events, -1);
   std::vector<std::vector<int>> after(plan.steps.size());
   for (size_t s = 0; s < plan.steps.size(); ++s) {
@@ -191,7 +191,7 @@ std::vector<int> AnyOrder(const Plan& plan, uint64_t seed) {
       queues.resize(step.stream + 1);
     }
     queues[step.stream].push_back(static_cast<int>(s));
-    // Waiting for an event that was not recorded yet is no wait.
+    // A wait for an event that is not yet recorded does nothing.
     for (int event : step.waits) {
       if (event >= 0 && event < plan.num_events && recorded[event] >= 0) {
         after[s].push_back(recorded[event]);
@@ -201,7 +201,8 @@ std::vector<int> AnyOrder(const Plan& plan, uint64_t seed) {
       recorded[step.records] = static_cast<int>(s);
     }
   }
-  // Even seeds take from any stream, odd ones exhaust one before another.
+  // Even seeds alternate between streams. Odd seeds run one stream until it
+  // waits.
   std::vector<size_t> rank(queues.size());
   for (size_t i = 0; i < rank.size(); ++i) rank[i] = i;
   std::shuffle(rank.begin(), rank.end(), engine);

@@ -7,17 +7,18 @@
 
 namespace fusor::codegen {
 
-// What a plan does, found by running it on symbols instead of numbers: every
-// byte holds a hash of how it was made. Two plans with equal results mean the
-// same. Knows nothing of VerifyPlan.
+// Runs a plan on symbols instead of numbers: every byte holds a hash of how it
+// was computed. Plans with equal results are equivalent. Shares no code with
+// VerifyPlan.
 //
-// Hashes of all outputs, of the state and inputs as the session finds them
-// after the step; empty when a step would leave its memory or cannot be run.
-// Steps run in `order`.
+// Returns the hashes of all outputs, of the state and of the inputs after the
+// step. Returns nothing if a step would leave its memory or cannot run. Runs
+// the steps in `order`.
 std::vector<uint64_t> Simulate(const Plan& plan, const std::vector<int>& order);
 
-// An order in which the device may run the steps: each stream in issue order,
-// each step after what it waits for; otherwise by `seed`.
+// Returns a valid order of the steps on a device: each stream runs in issue
+// order, and each step runs after those that it waits for. The seed decides the
+// rest.
 std::vector<int> AnyOrder(const Plan& plan, uint64_t seed);
 
 }  // namespace fusor::codegen

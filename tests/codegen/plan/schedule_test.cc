@@ -26,7 +26,7 @@ std::vector<Node*> GraphOrder(const ir::Graph& graph) {
   return order;
 }
 
-// Liveness step by step, the plain way.
+// Computes liveness step by step, as a simple reference.
 int64_t PlainPeak(const ir::Graph& graph, const std::vector<Node*>& order) {
   std::unordered_map<const ir::Value*, size_t> last;
   for (size_t s = 0; s < order.size(); ++s) {
@@ -83,8 +83,8 @@ TEST(Schedule, FinishesOneBranchBeforeItStartsAnother) {
   EXPECT_EQ(PeakLiveBytes(*graph, GraphOrder(*graph)), 3 * 448);
 }
 
-// %big needs much memory while it runs: before the values that wait for the end
-// are there.
+// %big needs much memory while it runs. It must run before the values that live
+// until the end.
 TEST(Schedule, RunsWhatNeedsAWorkspaceWhileLittleIsLive) {
   const auto graph = test::ParseOrDie(R"(
     graph g {
@@ -144,7 +144,7 @@ TEST(Schedule, RandomGraphsStayTopologicalAndNeverGetWorse) {
     EXPECT_LE(peak, PeakLiveBytes(*graph, GraphOrder(*graph)));
     EXPECT_EQ(peak, PlainPeak(*graph, order)) << "seed " << seed;
     EXPECT_EQ(order, Schedule(*graph));
-    graph->Reorder(order);  // throws unless topological
+    graph->Reorder(order);  // throws unless the order is topological
   }
 }
 

@@ -35,7 +35,7 @@ TEST(SerializePlan, RoundTripsWholePlans) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     Plan plan = SomePlan(seed);
     if (plan.steps.size() < 2) continue;
-    // What planning for one stream does not fill in.
+    // Sets fields that a plan for one stream leaves empty.
     plan.num_events = 1;
     for (LibraryCall& call : plan.calls)
       call.plan = "of " + std::string(call.op_name());
@@ -102,7 +102,7 @@ TEST(SerializePlan, DamagedBytesAreAnErrorNeverACrash) {
             static_cast<char>(1 << (engine() % 8));
       }
       try {
-        // A name may have changed; what is accepted is sound all the same.
+        // A name may have changed, but an accepted plan must be valid.
         VerifyPlan(ParsePlan(damaged));
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::kGraph) << error.what();

@@ -1,4 +1,4 @@
-// How many launches update all parameters of a model.
+// Counts the launches that update all parameters of a model.
 
 #include <gtest/gtest.h>
 
@@ -12,12 +12,12 @@
 namespace fusor::codegen {
 namespace {
 
-// Launches that write parameters or their state, and those that write only
+// Launches that write parameters or their state, and launches that only write
 // scalar state.
 struct Launches {
   int of_tensors = 0;
   int of_scalars = 0;
-  int64_t copied_bytes = 0;  // by other steps, into such state
+  int64_t copied_bytes = 0;  // by other steps, to such state
 };
 
 Launches CountLaunches(const Plan& plan) {
@@ -54,7 +54,8 @@ Launches CountLaunches(const Plan& plan) {
   return launches;
 }
 
-// Weights, which decay, and everything else. Where both decay, one does.
+// One launch updates weights with decay, another everything else. If both decay
+// alike, there is one.
 TEST(UpdateLaunches, AreTwoForAllTensors) {
   for (const char* target : {"cpu-avx2", "cpu-avx512", "nvidia-h200"}) {
     const test::FakeCompiler compiler(target);
@@ -80,7 +81,7 @@ TEST(UpdateLaunches, AreTwoForAllTensors) {
   }
 }
 
-// With a dynamic loss scale, which skips updates and has scalars of its own.
+// A dynamic loss scale skips updates and has scalar state.
 TEST(UpdateLaunches, AreTwoForTensorsThatMayBeKept) {
   for (const char* target : {"cpu-avx2", "nvidia-h200"}) {
     const test::FakeCompiler compiler(target);

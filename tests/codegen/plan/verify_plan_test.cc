@@ -30,7 +30,7 @@ class EditDice {
   std::mt19937_64 engine_;
 };
 
-// A plan of a random graph, fused or not, or of joined updates.
+// Plans a random graph with or without fusion, or multi-tensor updates.
 test::Planned RandomPlan(uint64_t seed) {
   const test::FakeCompiler compiler;
   if (seed % 4 == 3) {
@@ -57,7 +57,8 @@ std::vector<int> TouchedBuffers(const Plan& plan, const Step& step) {
   return touched;
 }
 
-// Whether the order of two steps matters: one writes what the other touches.
+// Returns whether the order of two steps matters: one writes what the other
+// accesses.
 bool Depends(const Plan& plan, const Step& a, const Step& b) {
   const auto writes = [&](const Step& step, int buffer) {
     for (size_t i = 0; i < step.args.size(); ++i) {
@@ -83,11 +84,11 @@ bool Depends(const Plan& plan, const Step& a, const Step& b) {
   return false;
 }
 
-// Spreads the steps over streams with no more events than it takes.
+// Distributes the steps over streams with the fewest events.
 void UseStreams(Plan& plan, int streams, EditDice& dice) {
   using Clock = std::vector<int>;
   std::vector<Clock> clocks;
-  std::vector<int> last(streams, -1);  // step of each stream
+  std::vector<int> last(streams, -1);  // step per stream
   for (size_t s = 0; s < plan.steps.size(); ++s) {
     Step& step = plan.steps[s];
     step.stream = dice.Below(streams);
@@ -111,15 +112,16 @@ void UseStreams(Plan& plan, int streams, EditDice& dice) {
 
 // --- Mutations -------------------------------------------------------------
 
-// Changes the plan; false when there is nothing to change.
+// Changes the plan. Returns false if there is nothing to change.
 using Mutate = std::function<bool(Plan&, EditDice&)>;
 
 struct Mutation {
   std::string name;
-  // Wrong by itself, whatever a simulation of it says: a size that is not the
-  // value's, a place outside the arena.
+  // The plan is wrong even if its simulation is right: a size differs from the
+  // value's, or an offset is outside the arena.
   bool always_wrong;
-  // Only the graph tells it from a right plan: another operand of equal type.
+  // Only the graph shows that the plan is wrong: another operand has the same
+  // type.
   bool needs_graph;
   Mutate mutate;
 };
@@ -323,7 +325,7 @@ std::vector<Mutation> InterfaceMutations() {
   };
 }
 
-// Whether some order that the device may choose gives other results.
+// Returns whether a valid order of the steps gives other results.
 bool Differs(const Plan& plan, const std::vector<uint64_t>& expected) {
   for (uint64_t seed = 0; seed < 24; ++seed) {
     if (Simulate(plan, AnyOrder(plan, seed)) != expected) return true;
@@ -345,8 +347,8 @@ bool Caught(const Plan& plan, const ir::Graph& graph, bool needs_graph) {
   return false;
 }
 
-// At least 1,000 wrong plans of these mutations, all of which must be caught,
-// and at least 20 of each kind.
+// Checks that at least 1,000 wrong plans, with at least 20 of each mutation,
+// are all rejected.
 void ExpectAllCaught(const std::vector<Mutation>& mutations, int streams) {
   std::map<std::string, int> caught;
   int total = 0;
