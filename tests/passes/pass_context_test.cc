@@ -23,7 +23,7 @@ using test::FaultKind;
 
 class PassContextTest : public testing::Test {
  protected:
-  // The optimised training step, and what was done to it.
+  // An optimised training step and the rewrites that were made.
   struct Compiled {
     std::unique_ptr<ir::Graph> graph;
     std::vector<Application> applications;
@@ -50,8 +50,9 @@ class PassContextTest : public testing::Test {
                          ir::EvalMode::kExact);
   }
 
-  // The largest error of any output. That of a bias before a normalisation has
-  // a gradient that is nothing but rounding errors.
+  // Returns the largest error of any output relative to its largest element, or
+  // to 1e-6 if that is larger: the gradient of a bias before a normalisation
+  // consists of rounding errors.
   double Difference(const ir::Graph& graph) {
     const auto expected = Run(*Compile({}, {}).graph);
     const auto actual = Run(graph);
@@ -80,7 +81,7 @@ TEST_F(PassContextTest, StrikesWithItsRewriteAndNotBefore) {
   for (const Application& a : Compile({}, {}).applications) {
     const int64_t n = ++count[a.pass];
     if (!seen.insert({a.pass, a.subject}).second) continue;
-    if (a.pass == "simplify" && n % 7 != 0) continue;  // a sample
+    if (a.pass == "simplify" && n % 7 != 0) continue;  // sample them
     SCOPED_TRACE(a.pass + " " + a.subject);
     const Fault fault{FaultKind::kWrong, a.pass, a.subject};
     EXPECT_LT(Difference(*Compile(fault, {{a.pass, n - 1}}).graph), 1e-9);
@@ -103,7 +104,7 @@ TEST_F(PassContextTest, NanFaultMakesSomeElementsNan) {
                   });
     seen += nan;
   }
-  // Of a few a comparison makes something finite.
+  // Comparisons turn some NaNs into finite values.
   EXPECT_GT(seen, places / 2);
 }
 
@@ -142,7 +143,7 @@ TEST(ParseFaultTest, ReadsKindPlaceAndSubject) {
   }
 }
 
-// --- Fuel: every pass stops in the middle of its work ------------------------
+// --- Fuel: every pass stops after some of its rewrites -----------------------
 
 TEST_F(PassContextTest, EveryAmountOfFuelLeavesTheSameProgram) {
   std::map<std::string, int64_t> count;

@@ -167,7 +167,7 @@ TEST_F(PipelineTest, RunsNoneOfThePassesWhenOneIsUnknown) {
   EXPECT_TRUE(context.traces().empty());
 }
 
-// Autodiff rejects a graph without a loss: the user's fault, told as it is.
+// Autodiff rejects a graph without a loss, which is a user error.
 TEST_F(PipelineTest, ShowsTheGraphOfAPassThatRejectedIt) {
   const auto graph = test::ParseOrDie(
       "graph g {\n  %w = weight : f32[2]\n  return %w as \"y\"\n}");
@@ -188,7 +188,8 @@ TEST_F(PipelineTest, ShowsTheGraphOfAPassThatRejectedIt) {
   }
 }
 
-// A graph that is broken before a pass that changes it is broken after it.
+// A graph that is already invalid is reported after the next pass that changes
+// it.
 TEST_F(PipelineTest, NamesThePassAfterWhichVerificationFailed) {
   const auto graph = test::ParseOrDie(kModel);
   ir::Value* x = graph->FindInput("x");
@@ -213,8 +214,8 @@ TEST_F(PipelineTest, NamesThePassAfterWhichVerificationFailed) {
   }
 }
 
-// Half a minute of passes over a real model would be a bug; so would be one
-// that leaves it broken or is not honest about having changed it.
+// Verification checks that each pass leaves the graph valid and reports whether
+// it changed it.
 TEST_F(PipelineTest, CarriesResNet50ThroughEveryStageVerified) {
   for (const bool fusion : {true, false}) {
     SCOPED_TRACE(fusion);

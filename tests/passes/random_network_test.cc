@@ -1,5 +1,5 @@
-// Random convolutional networks, trained for a step, through random subsets of
-// the pipeline, for a library that wants another layout of every tensor.
+// Trains random convolutional networks for a step through random subsets of the
+// pipeline. The library requires a different layout for every tensor.
 
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ class Draw {
   uint32_t i_ = 0;
 };
 
-// Runs every library op, each operand and result in a layout of its own.
+// Supports every library op with a random layout for each operand and result.
 class MoodyTarget final : public ir::TargetQueries {
  public:
   explicit MoodyTarget(uint64_t seed) : seed_(seed) {}
@@ -108,7 +108,8 @@ class RandomNetwork {
   }
 
   Value* Layer(Value* x) {
-    // Two elements a channel would normalise to +-1, whose gradient is noise.
+    // With two elements per channel, normalised values are +-1 and gradients
+    // are rounding errors.
     if (draw_.Chance(15) && x->type().shape[2] >= 6) {
       return draw_.Chance(50) ? b_.MaxPool2d(x, {}) : b_.AvgPool2d(x, {});
     }
@@ -141,7 +142,8 @@ class RandomNetwork {
     return norm.y;
   }
 
-  // Adds an earlier value of the shape, or a projection of any value.
+  // Adds an earlier value of the same shape, or a projection of an earlier
+  // value.
   Value* Residual(Value* y) {
     for (Value* value : values_) {
       if (value->type() == y->type() && draw_.Chance(60)) {
@@ -191,7 +193,7 @@ void RunAll(Graph& graph, const ir::TargetQueries& target,
 }
 
 ir::Tensor InputTensor(const ir::Input& input, uint64_t seed) {
-  // Scales away from 0, so that no normalised channel is nearly constant.
+  // Scales are away from 0, so that no normalised channel is nearly constant.
   return input.role == InputRole::kNormScale
              ? test::RandomTensor(input.value->type(), seed, 0.5, 1.5)
              : test::RandomTensor(input.value->type(), seed);
@@ -222,7 +224,7 @@ TEST(RandomNetworkTest, SubsetsOfPassesKeepLossGradientsAndState) {
       inputs.push_back(InputTensor(input, seed * 100 + inputs.size()));
     }
     const auto expected = Interpret(plain, inputs, ir::EvalMode::kExact);
-    // State may have found another layout and another place.
+    // State may have another layout and another position.
     std::vector<ir::Tensor> permuted;
     for (const ir::Input& input : optimized->inputs()) {
       const Value* twin = plain.FindInput(input.value->name());
@@ -231,7 +233,7 @@ TEST(RandomNetworkTest, SubsetsOfPassesKeepLossGradientsAndState) {
     }
     const auto actual = Interpret(*optimized, permuted, ir::EvalMode::kExact);
     ASSERT_EQ(actual.size(), expected.size());
-    // Lowering a normalisation brings in epsilon, rounded to the graph's dtype.
+    // Lowered normalisations contain epsilon, rounded to the graph's dtype.
     const double tolerance = seed % 2 == 0 ? 1e-10 : 1e-5;
     for (size_t i = 0; i < expected.size(); ++i) {
       const std::string& name = plain.outputs()[i].name;

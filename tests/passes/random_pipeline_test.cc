@@ -1,4 +1,4 @@
-// Random graphs through random subsets of the pipeline.
+// Runs random graphs through random subsets of the pipeline.
 
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ test::RandomGraphOptions GraphOptions(uint64_t seed) {
   return options;
 }
 
-// NaN equals NaN; 0 and -0 differ.
+// Compares bits: NaN equals NaN, but 0 and -0 differ.
 bool SameBits(const Tensor& a, const Tensor& b) {
   return a.data.size() == b.data.size() &&
          std::equal(a.data.begin(), a.data.end(), b.data.begin(),
@@ -48,7 +48,7 @@ bool SameBits(const Tensor& a, const Tensor& b) {
                     });
 }
 
-// Every output of `after`, by its name, is bit for bit that of `before`.
+// Checks that every output of `after` is bit-identical to that of `before`.
 void ExpectSameResults(const Graph& before, const Graph& after, uint64_t seed) {
   const std::vector<Tensor> inputs = test::RandomInputs(before, seed);
   for (const EvalMode mode : {EvalMode::kExact, EvalMode::kTyped}) {
@@ -64,7 +64,7 @@ void ExpectSameResults(const Graph& before, const Graph& after, uint64_t seed) {
   }
 }
 
-// Each pass of the pipeline is left out with probability one half.
+// Disables each pass of the pipeline with probability one half.
 std::set<std::string> RandomSubset(uint64_t seed) {
   std::set<std::string> disabled;
   uint32_t i = 0;
@@ -111,7 +111,7 @@ TEST_F(RandomPipelineTest, SubsetsOfPassesKeepEveryBit) {
     PassOptions options;
     options.disabled = RandomSubset(seed);
     options.fusion = seed % 5 != 0;
-    // A pipeline starts row-major; layouts are assigned once.
+    // Layouts are assigned only once, to row-major graphs.
     if (GraphOptions(seed).layouts) options.disabled.insert("assign_layout");
     PassContext context = Context(options);
     RunPipeline(*optimized, context, Stage::kForward, verify_);
@@ -158,7 +158,7 @@ std::unique_ptr<Graph> Model(uint64_t seed) {
   return test::RandomModel(seed, options);
 }
 
-// Loss, gradients and new state do not depend on which other passes run.
+// Loss, gradients and new state must not depend on the enabled passes.
 TEST_F(RandomPipelineTest, SubsetsOfPassesKeepEveryBitOfATrainingStep) {
   for (uint64_t seed = 0; seed < kSeeds / 2; ++seed) {
     SCOPED_TRACE(seed);
@@ -169,8 +169,8 @@ TEST_F(RandomPipelineTest, SubsetsOfPassesKeepEveryBitOfATrainingStep) {
     options.disabled.erase("optimizer_update");
     const auto optimized = Model(seed);
     PassContext context = Context(options);
-    // What is merged before differentiation has its gradients added up in
-    // another order, so the two part ways only after it.
+    // Merging nodes before autodiff changes the order in which gradients are
+    // added, so the reference is cloned after the forward stage.
     RunPipeline(*optimized, context, Stage::kForward, verify_);
     const auto reference = optimized->Clone();
     options.disabled.insert("simplify");

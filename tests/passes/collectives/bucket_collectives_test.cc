@@ -16,8 +16,8 @@ PassOptions Ranks(std::string_view policy) {
   return options;
 }
 
-// The backward pass of two layers, the gradient of the second one's weight
-// behind that of the first one's.
+// The backward pass of two layers. The second layer's weight gradient comes
+// after the first layer's.
 constexpr std::string_view kStep = R"(graph g {
   %x = data : f32[8,4]
   %w1 = weight : f32[4,4]
@@ -87,8 +87,9 @@ TEST(BucketGradients, StartsSumsAsEarlyAsItCan) {
                         *graph);
 }
 
-// Backward through a synchronised normalisation: its sums travel while the
-// weight gradient above is computed, and what goes on waits for them.
+// A backward pass through a synchronised normalisation. The weight gradient of
+// the layer above is computed while its sums are all-reduced, and the rest
+// waits for them.
 TEST(BucketGradients, ComputesWeightGradientsWhileStatisticsTravel) {
   const auto graph = test::ParseOrDie(R"(graph g {
     %x = data : f32[8,4]
@@ -132,9 +133,9 @@ TEST(BucketGradients, ComputesWeightGradientsWhileStatisticsTravel) {
                         *graph);
 }
 
-// Two gradients, ready 73.4 ms apart. Were that exact, one sum of both, which
-// saves 74.2 ms, would end first, by less than a ms; were the computation half
-// as fast, it would end 66 ms later than two.
+// Two gradients are estimated to be ready 73.4 ms apart. One bucket saves 74.2
+// ms, so it would end less than 1 ms earlier than two. If the computation takes
+// twice as long as estimated, it would end 66 ms later.
 TEST(BucketGradients, PrefersBucketsThatAreGoodAtOtherPaces) {
   const auto graph = test::ParseOrDie(R"(graph g {
     %x = data : f32[2048,2048]
@@ -195,8 +196,8 @@ TEST(BucketGradients, KeepsDTypesApart) {
       "3 gradients, 40 bytes, ready at 0.000 ms, all-reduced at 1.000 ms");
 }
 
-// %a, %c and %e are few beside %b, %d and %f. The first two go with the last of
-// the three buckets but one, the third with its own.
+// %a, %c and %e have few bytes compared with %b, %d and %f. The first two join
+// the second to last of the three buckets, %e joins its own.
 TEST(BucketGradients, TheFewThatDifferGoWithALaterBucket) {
   const auto graph = test::ParseOrDie(R"(graph g {
     %a = data : f16[4]
@@ -242,7 +243,7 @@ TEST(BucketGradients, LeavesOneRankAlone) {
   EXPECT_FALSE(test::RunPass(BucketGradients, *graph, options));
 }
 
-// The only all_gather is first already.
+// The only all_gather is already first.
 TEST(BucketGradients, SaysThatItChangedNothing) {
   const auto graph = test::ParseOrDie(R"(graph g {
     %x = data : f32[8,4]
@@ -258,12 +259,12 @@ TEST(BucketGradients, SaysThatItChangedNothing) {
   EXPECT_TRUE(ir::SameGraph(*before, *graph));
 }
 
-// Two buckets of three updates each in two groups: a launch for each group of
-// each bucket, and buckets in the order of the launches.
+// Two buckets with three updates each, in two groups. There is one launch per
+// group and bucket. Buckets are stored in the order of the launches.
 TEST(BucketGradients, UpdatesAreJoinedBucketByBucket) {
   std::string inputs, sums, nodes, outputs;
   for (const std::string p : {"a", "b", "c", "d", "e", "f"}) {
-    // The second of each bucket is of another group.
+    // The second update of each bucket is in another group.
     const std::string rate = p == "b" || p == "e" ? "0.5" : "0.25";
     const std::string v = "%" + p;
     inputs += v + " = weight : f32[16] " + v + "x = data : f32[16] ";

@@ -15,7 +15,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Ends of the best partition with each number of buckets, by trying all.
+// Returns the end time of the best partition with each number of buckets, by
+// trying all partitions.
 std::vector<double> BruteForce(const std::vector<ReadyGradient>& gradients,
                                const CollectiveCost& cost) {
   const size_t n = gradients.size();
@@ -50,7 +51,7 @@ Instance RandomInstance(std::mt19937& random) {
   double ready = uniform(0, 1e-2);
   const int count = std::uniform_int_distribution<int>(1, 12)(random);
   for (int i = 0; i < count; ++i) {
-    // Gradients of one step of the plan are ready together.
+    // Gradients of one step are ready at the same time.
     if (random() % 4 != 0) ready += std::exp(uniform(-12, -4));
     instance.gradients.push_back(
         {ready, static_cast<int64_t>(std::exp(uniform(0, 17)))});
@@ -146,7 +147,7 @@ TEST(BucketPartition, HorovodSendsWhatIsReadyAtEachTick) {
   EXPECT_EQ(buckets[0].bytes, 30);
   EXPECT_DOUBLE_EQ(buckets[0].start, 0.005);
   EXPECT_DOUBLE_EQ(buckets[1].start, 0.010);
-  EXPECT_EQ(buckets[1].last, 3);  // 64 MiB hold one of the two
+  EXPECT_EQ(buckets[1].last, 3);  // two would exceed 64 MiB
   EXPECT_DOUBLE_EQ(buckets[2].start, buckets[1].end);
 }
 

@@ -51,7 +51,7 @@ TEST(DropCollectivesTest, OneRankGathersItsOperand) {
   })");
 }
 
-// A part is filled up to 64 elements.
+// A shard is padded to 64 elements.
 TEST(DropCollectivesTest, TheOnlyPartOfASumIsItsOperandAndZeros) {
   ExpectDropped(R"(graph g {
     %x = data : f32[2,3]

@@ -37,7 +37,7 @@ Rotated Rotate(std::string_view text, const PassOptions& options) {
   return rotated;
 }
 
-// A weight that lies in another layout than its parts.
+// A weight in another layout than its shards.
 constexpr char kShardedStep[] = R"(graph g {
   %x = data : f32[8,20]
   %w = weight : f32[64,20]{ba}
@@ -79,7 +79,7 @@ TEST(PrefetchParameters, GathersWhatTheStepBeforeHasLeft) {
                         *rotated.graph, test::Names::kCompare);
 }
 
-// Forward and backward read copies, as they do in mixed precision.
+// Forward and backward pass read cached cast weights, as in mixed precision.
 constexpr char kNarrow[] = R"(graph g {
   %x = data : bf16[8,20]
   %w = weight : f32[64,20]
@@ -130,7 +130,7 @@ TEST(PrefetchParameters, GathersInSixteenBitsWhatIsReadSo) {
                         *rotated.graph);
 }
 
-// As LARS does for the weight's norm.
+// LARS reads the f32 weight for its norm.
 TEST(PrefetchParameters, GathersAllBitsWhereOneReaderNeedsThem) {
   std::string text = kNarrow;
   text.replace(text.find("  return"), 8,
@@ -163,7 +163,7 @@ TEST(PrefetchParameters, LeavesStepsOfMicroBatchesAndOfOneRank) {
   }
 }
 
-// Some steps on two ranks, each with its batch: what each output is in each.
+// Runs steps on two ranks with different batches. Returns each rank's outputs.
 std::vector<std::vector<Tensor>> Steps(const ir::Graph& graph, int steps) {
   std::vector<std::vector<Tensor>> inputs(2);
   for (size_t r = 0; r < 2; ++r) {
@@ -219,8 +219,8 @@ TEST(PrefetchParameters, StepsHaveTheSameBits) {
   }
 }
 
-// Three layers, the last of them large: the first waits for no more than its
-// own parameter.
+// Three layers of which the last is large. The first must wait only for its own
+// parameter.
 constexpr char kLayers[] = R"(graph g {
   %x = data : f32[64,64]
   %w1 = weight : f32[64,64]
@@ -265,7 +265,7 @@ TEST(BucketGathers, ComeFirstInTheOrderOfNeed) {
   using ::testing::ElementsAre;
   EXPECT_THAT(GathersOf("cap:0.000001"), ElementsAre("w1", "w2", "w3"));
   EXPECT_THAT(GathersOf("one"), ElementsAre("w1w2w3"));
-  // A bucket is full from the end, where gradients are ready first.
+  // Buckets are filled from the last layer, whose gradients are ready first.
   EXPECT_THAT(GathersOf("cap:0.03"), ElementsAre("w1", "w2w3"));
 }
 

@@ -27,7 +27,8 @@ std::set<int> Successors(const ClusterGraph& units, int unit) {
   return next;
 }
 
-// A path from one to the other through a third, found without an order.
+// Returns whether a path leads from one unit to the other through a third. Uses
+// no topological order.
 bool PathThroughOthers(const ClusterGraph& units, int from, int to) {
   std::set<int> seen;
   std::vector<int> stack;
@@ -94,8 +95,8 @@ TEST(ClusterGraph, KeepsMembersInTheGraphsOrder) {
   EXPECT_FALSE(units.MergeMakesCycle(1, 2));
 }
 
-// A path around through two units that are neither of them: a merge of the
-// middle ones first, so that the way leads through a unit of several nodes.
+// Merging two units would make a cycle through two others. These are merged
+// first, so that the path leads through a unit of several nodes.
 TEST(ClusterGraph, RejectsToMergeACycle) {
   const auto graph = test::ParseOrDie(R"(graph g {
       %x = data : f32[8]

@@ -151,7 +151,7 @@ TEST_F(FusePoolTest, TakesWhatAloneReadsAGradient) {
 TEST_F(FusePoolTest, LeavesWhatOthersRead) {
   const auto graph = test::ParseOrDie(Forward(", %z as \"z\""));
   PassContext context(target_, {});
-  EXPECT_TRUE(FusePool(*graph, context));  // with its gather alone
+  EXPECT_TRUE(FusePool(*graph, context));  // only with its gather
   EXPECT_EQ(context.counters().at("pool_prologues"), 0);
   EXPECT_EQ(context.decisions()[0].reason, "one kernel with gathers");
   std::string sum = Backward("%sum");
@@ -160,7 +160,7 @@ TEST_F(FusePoolTest, LeavesWhatOthersRead) {
              "      %sum = reduce(%g) {dims=[0,2,3], kind=\"sum\"} : f32[8]\n");
   const auto summed = test::ParseOrDie(sum);
   PassContext other(target_, {});
-  EXPECT_FALSE(FusePool(*summed, other));  // its widened form has two readers
+  EXPECT_FALSE(FusePool(*summed, other));  // two nodes read its cast
   EXPECT_TRUE(other.decisions().empty());
 }
 

@@ -9,7 +9,7 @@
 namespace fusor::passes {
 namespace {
 
-// Decisions about a vector that is read `readers` times.
+// Returns the number of fusion decisions for a vector with `readers` readers.
 size_t Decisions(int readers) {
   ir::Graph graph("g");
   ir::Builder b(graph);
@@ -26,14 +26,15 @@ size_t Decisions(int readers) {
   return context.decisions().size();
 }
 
-// It took minutes where 2,000 nodes read a value: each was compared with each.
+// Comparing every reader with every other took minutes for 2,000 readers.
 TEST(Fuse, ReadersOfAValueAreComparedWithThoseNearThem) {
   const size_t few = Decisions(250);
   EXPECT_GT(few, 500);
   EXPECT_LT(Decisions(1000), 6 * few);
 }
 
-// Kernels of a sum over elements gathered from a filter with this layout.
+// Returns the number of kernels of a sum over elements gathered from a filter
+// with this layout.
 size_t KernelsOfAGatheredSum(std::string_view layout, bool eager) {
   const auto graph = test::ParseOrDie(fmt::format(R"(graph g {{
       %filter = data : f32[32,4,1,1]{{{}}}
@@ -49,8 +50,8 @@ size_t KernelsOfAGatheredSum(std::string_view layout, bool eager) {
   return graph->nodes().size();
 }
 
-// The tile of 16 would split the axis of 32 along which the sum alone has one
-// loop: it added up in another order when fused.
+// When fused, the tile of 16 would split the sum's loop over 32 elements, and
+// change the order of additions.
 TEST(Fuse, TilesOfOperandsDoNotReorderEagerSums) {
   EXPECT_EQ(KernelsOfAGatheredSum("Abcd16a", true), 2);
   EXPECT_EQ(KernelsOfAGatheredSum("Abcd16a", false), 1);

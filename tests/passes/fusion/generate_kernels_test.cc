@@ -6,7 +6,7 @@
 namespace fusor::passes {
 namespace {
 
-// A library that leaves pooling of f16 to generated kernels.
+// A library without f16 pooling, which generated kernels compute.
 class PoolingTarget final : public ir::TargetQueries {
  public:
   const ir::Target& target() const override { return target_; }

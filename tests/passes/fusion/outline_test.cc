@@ -40,7 +40,7 @@ TEST(Outline, ReturnsWhatOthersReadUnderItsName) {
                         *graph, test::Names::kCompare);
 }
 
-// Two requests, the second of which reads the first one's result.
+// The second request reads the result of the first.
 TEST(Outline, OutlinesAllRequestsAtOnce) {
   const auto graph = test::ParseOrDie(R"(graph g {
       %x = data : f32[4]
@@ -107,8 +107,8 @@ TEST(Outline, GivesRepeatedOperandsSeparateInputsOnRequest) {
   }
 }
 
-// The body that a rewrite leaves: neither a result that is an operand nor an
-// operand that nothing reads.
+// A rewrite may make a result equal to an operand, or leave an operand unused.
+// The body must contain neither.
 TEST(Outline, ForwardsOperandsAndDropsUnusedOnesAfterARewrite) {
   const auto graph = test::ParseOrDie(R"(graph g {
       %x = data : f32[4]
@@ -153,7 +153,7 @@ TEST(Outline, AddsNothingIfARewriteLeavesNoResult) {
   EXPECT_EQ(graph->outputs()[0].value, graph->input(0));
 }
 
-// A body that is not a copy of the nodes that the fusion replaces.
+// The body is not a copy of the nodes that the fusion replaces.
 TEST(ReplaceByFusion, KeepsNamesAndErasesWhatItReplaces) {
   const auto graph = test::ParseOrDie(R"(graph g {
       %x = data : f32[4]

@@ -1,5 +1,5 @@
-// Layouts on a library that computes 1x1 convolutions with channels last alone,
-// and all others in row-major order.
+// Layouts for a library that computes 1x1 convolutions only with channels last,
+// and all others only row-major.
 
 #include <gtest/gtest.h>
 
@@ -29,8 +29,8 @@ void Expect(std::string_view before, std::string_view after) {
   EXPECT_FALSE(AssignLayout(*graph, again));
 }
 
-// The later of two normalisations is the main one, whose layout the sum of both
-// has where it is one op.
+// The later of two normalisations is the main branch. If the sum is fused with
+// both, it has the main branch's layout.
 TEST(AssignLayoutTest, ASumOfNormalisationsHasTheLayoutThatOneOpWouldHave) {
   constexpr char kConvolutions[] = R"(graph g {
     %x = data : f32[1,2,4,4]
@@ -76,7 +76,8 @@ TEST(AssignLayoutTest, ASumOfNormalisationsHasTheLayoutThatOneOpWouldHave) {
   })");
 }
 
-// A matrix product has fixed the result before its source is fixed otherwise.
+// A matmul fixes the layout of its operand before the operand's source gets
+// another layout.
 TEST(AssignLayoutTest, WhatAReaderReliesOnStaysAsItIs) {
   Expect(R"(graph g {
     %x = data : f32[1,2,4,4]
@@ -106,8 +107,8 @@ TEST(AssignLayoutTest, WhatAReaderReliesOnStaysAsItIs) {
   })");
 }
 
-// The convolution fixes %d, the product with it %c, which the nodes before
-// read.
+// The convolution fixes the layout of %d, and mul(%d, %c) then that of %c,
+// which earlier nodes read.
 TEST(AssignLayoutTest, ALayoutReachesReadersOfReaders) {
   Expect(R"(graph g {
     %v = weight : f32[2,2,1,1]
@@ -131,7 +132,7 @@ TEST(AssignLayoutTest, ALayoutReachesReadersOfReaders) {
   })");
 }
 
-// The convolution fixes %c after the all-reduce was laid out.
+// The convolution fixes the layout of %c after the all-reduce has one.
 TEST(AssignLayoutTest, AnAllReduceHasTheLayoutOfItsOperand) {
   Expect(R"(graph g {
     %v = weight : f32[2,2,1,1]
@@ -152,7 +153,8 @@ TEST(AssignLayoutTest, AnAllReduceHasTheLayoutOfItsOperand) {
   })");
 }
 
-// What comes back is in row-major order, what was normalised has channels last.
+// The upstream gradient is row-major, but the normalised tensor has channels
+// last.
 TEST(AssignLayoutTest, TheGradientOfANormalisationHasTheLayoutOfItsOperand) {
   Expect(R"(graph g {
     %x = data : f32[1,2,4,4]

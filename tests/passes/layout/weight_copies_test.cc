@@ -42,8 +42,8 @@ class KeepWeightCopiesTest : public testing::Test {
   std::map<std::string, int64_t> counters_;
 };
 
-// A weight that a matmul reads as it is and a convolution packed, another that
-// its gradient reads packed otherwise.
+// A matmul reads a weight unpacked, a convolution reads it packed, and the
+// convolution's gradient reads it packed in another layout.
 constexpr char kStep[] = R"(graph g {
     %x = data : bf16[1,16,1,1]
     %w = weight : f32[16,16,1,1]{ABcd16b16a}
@@ -75,7 +75,7 @@ constexpr char kKept[] = R"(graph g {
 TEST_F(KeepWeightCopiesTest, KeepsOneCopyALayout) {
   Expect(kStep, kKept);
   EXPECT_EQ(counters_["weight_copies"], 2);
-  // The copies of the update are still to be taken in by its kernel.
+  // FuseUpdates moves the update's copies into its kernel later.
   EXPECT_EQ(counters_["weight_repacks"], 0);
 }
 
@@ -145,7 +145,7 @@ TEST_F(KeepWeightCopiesTest, ACopyIsWideWhereTheTargetMultipliesWide) {
   })");
 }
 
-// What fusions read they convert themselves; an f32 weight is stored for good.
+// Fusions convert what they read. An f32 weight is stored in its final layout.
 TEST_F(KeepWeightCopiesTest, LeavesOtherReadersAndWideWeights) {
   ExpectNothing(R"(graph g {
     %x = data : f32[1,3,1,1]
@@ -211,7 +211,7 @@ TEST_F(KeepWeightCopiesTest, FuelLeavesTheRestAsItIs) {
   EXPECT_EQ(graph->FindInput("copy.bf16.BAcd8a16b2a/w"), nullptr);
 }
 
-// The update's kernel takes the copies in.
+// The update's kernel also writes the copies.
 TEST_F(KeepWeightCopiesTest, TheUpdateWritesThemInItsLaunch) {
   auto graph = test::ParseOrDie(kKept);
   PassContext context(target_, options_);

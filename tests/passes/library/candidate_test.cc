@@ -1,5 +1,4 @@
-// What measured choices change of a graph: the layers that they name, and no
-// other.
+// Autotune results change the layers that they name, and no others.
 
 #include "passes/library/candidate.h"
 
@@ -46,8 +45,9 @@ class LibraryChoiceTest : public testing::Test {
   PassOptions options_;
 };
 
-// Of a convolution that space_to_depth has not replaced, or is yet to replace:
-// mixed precision asks before.
+// The choice of another form does not affect a convolution that space_to_depth
+// has not replaced. Mixed precision queries the library before space_to_depth
+// runs.
 TEST_F(LibraryChoiceTest, AnotherFormLeavesTheCandidateToTheTarget) {
   const auto usual = Run(AssignLayout);
   for (const char* form : {kSpaceToDepth, kPadChannels}) {
@@ -117,7 +117,7 @@ TEST_F(LibraryChoiceTest, APrecisionKeepsItsLayerInF32) {
     return %c as "c"
   })",
                         *Run(MixedPrecision));
-  // Of another mixed precision, or for another problem: nothing.
+  // Choices for another dtype or another problem have no effect.
   options_.choices = {};
   options_.choices.precisions[{kB, DType::kF16}] = DType::kF32;
   options_.choices.precisions[{"conv2d x=1", DType::kBF16}] = DType::kF32;

@@ -1,5 +1,5 @@
-// What convolutions take over from normalisations, as graphs, and that steps
-// with it compute what steps without it do.
+// Fusion of normalisation ops with convolutions. Compares graphs, and whole
+// steps with and without the fusions.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A library with every convolution but those whose problem contains `lacking`.
+// A library with every convolution except those whose problem contains
+// `lacking`.
 class NormTarget final : public ir::TargetQueries {
  public:
   const ir::Target& target() const override { return target_; }
@@ -46,8 +47,8 @@ class NormTarget final : public ir::TargetQueries {
   }
 
   std::string lacking;
-  bool lacks_biases = false;  // beside anything else
-  ir::Layout results;         // of all results
+  bool lacks_biases = false;  // with other fused ops
+  ir::Layout results;         // for all results
 
  private:
   ir::Target target_ = ir::FindTarget("nvidia-h200");
@@ -69,7 +70,7 @@ std::string WithInputs(std::string_view statements) {
   return std::string(kConvInputs) + std::string(statements) + "\n}";
 }
 
-// Of mean %m and variance %v.
+// An affine normalisation with mean %m and variance %v.
 constexpr char kAffine[] = R"(
   %e = constant() {dtype="f32", shape=[4], value=[1e-05]} : f32[4] @"bn"
   %ve = add(%v, %e) : f32[4] @"bn"
@@ -129,7 +130,7 @@ constexpr std::string_view kNorm = R"(
       weight_shape=[4,4,3,3]} : f16[4,4,3,3] @"conv2"
   return %z as "z", %dw as "dw", %m as "m", %v as "v")";
 
-// A convolution and the sums of its result.
+// A convolution with sums of its result.
 constexpr char kSumsBody[] = R"(graph library {
     %x = data : f16[2,4,6,6]
     %w = data : f16[4,4,1,1]
@@ -142,7 +143,7 @@ constexpr char kSumsBody[] = R"(graph library {
   }
 )";
 
-// The convolution %c of kNorm with the sums of its result.
+// The convolution %c of kNorm, fused with sums of its result.
 const std::string kSummed = R"(
   %c, %conv.fusion_1, %conv.fusion_2 = fusion(%x, %w) {kind="library"}
       : f16[2,4,6,6], f32[4], f32[4] @"conv" )" +
@@ -174,7 +175,7 @@ TEST_F(FuseConvNormTest, KeepsWhatKernelsAreToDo) {
   }
 }
 
-// The prologue: %c as the convolutions read it.
+// The prologue that normalises %c in the convolutions that read it.
 constexpr char kNormalized[] = R"(
     %wide = cast(%c) {dtype="f32"} : f32[2,4,6,6]
     %scale32 = cast(%scale) {dtype="f32"} : f32[4]
@@ -221,7 +222,7 @@ TEST_F(FuseConvNormTest, AppliesANormalisationInItsReaders) {
   EXPECT_EQ(context_->counters().at("conv_norm_prologue"), 1);
 }
 
-// The activation is stored for one reader in any case.
+// One reader cannot normalise its operand, so the activation is stored anyway.
 TEST_F(FuseConvNormTest, AppliesNothingThatOneReaderCannot) {
   target_.lacking =
       "conv2d_grad_weight x=2x4x6x6 w=4x4x3x3 stride=1,1 pad=1,1 "
@@ -232,8 +233,8 @@ TEST_F(FuseConvNormTest, AppliesNothingThatOneReaderCannot) {
                 target_.lacking + " in f16");
 }
 
-// The next block's shortcut and its weight gradient read what one convolution
-// stores.
+// The next block's shortcut and its weight gradient read the normalised
+// activation that one convolution stores.
 constexpr std::string_view kJoin = R"(
   %y, %m, %v, %mask = batch_norm_train(%x, %gamma, %beta, %r)
       {relu=true, residual="add"} : f16[2,4,6,6], f32[4], f32[4],
@@ -291,7 +292,7 @@ TEST_F(FuseConvNormTest, AppliesAJoinInTheConvolutionThatStoresIt) {
   EXPECT_FALSE(Run(*less, NormLowering::kPrologues));
 }
 
-// A mask that a gradient reads is that of what is stored.
+// A gradient's mask is computed from the stored activation.
 TEST_F(FuseConvNormTest, MasksByWhatAJoinStores) {
   std::string text(kJoin);
   text += R"(, %mask as "mask")";
@@ -323,14 +324,15 @@ TEST_F(FuseConvNormTest, AppliesTwoNormalisationsInOneConvolution) {
   EXPECT_EQ(conv.input(0)->name(), "x");
   EXPECT_EQ(conv.input(4)->name(), "r");
   EXPECT_EQ(graph->outputs()[1].value, conv.output(1));
-  // The second scale is of the second normalisation's gamma and variance.
+  // The second scale uses the second normalisation's gamma and variance.
   const ir::Node* scale = conv.input(5)->producer()->input(0)->producer();
   EXPECT_EQ(scale->input(0)->name(), "mean");
   EXPECT_EQ(scale->input(1)->producer()->input(0)->producer()->input(0)->name(),
             "v2");
 }
 
-// The activation is there for all that read it, or the convolution is none.
+// No convolution can compute the activation if another reader must run before
+// it.
 TEST_F(FuseConvNormTest, JoinsInNoConvolutionThatWaitsForAReader) {
   const auto graph = test::ParseOrDie(WithInputs(R"(
   %y, %m, %v, %mask = batch_norm_train(%x, %gamma, %beta, %r)
@@ -446,7 +448,7 @@ TEST_F(FuseConvNormTest, AddsToNothingThatIsNeeded) {
   text += R"(, %other as "other")";
   auto graph = test::ParseOrDie(WithInputs(text));
   EXPECT_FALSE(Run(*graph, NormLowering::kStatistics));
-  // An input's place is not the step's.
+  // An input's buffer must not be overwritten.
   text = kSum;
   text.replace(text.find("%other, %d"), 10, "%x, %d");
   graph = test::ParseOrDie(WithInputs(text));
@@ -522,8 +524,8 @@ TEST_F(FuseConvNormTest, RejectsAnEngineThatTheLibraryHasNot) {
                 " in f16: expected fused, got eng7");
 }
 
-// As cuDNN: no bias beside statistics. It is left away, but for the mean that
-// is remembered.
+// As in cuDNN, convolutions with statistics have no bias. The bias is dropped
+// and only added to the running mean.
 TEST_F(FuseConvNormTest, MovesABiasToTheMean) {
   target_.lacks_biases = true;
   ExpectBecomes(NormLowering::kStatistics, R"(
@@ -561,7 +563,7 @@ TEST_F(FuseConvNormTest, KeepsABiasThatOthersRead) {
               HasSubstr("fused=conv2d,reduce,mul,reduce with a bias in f16"));
 }
 
-// Where it has some, kernels do the others.
+// If the library has only some of the fusions, kernels compute the others.
 TEST_F(FuseConvNormTest, LeavesWhatTheLibraryLacksToKernels) {
   target_.lacking = "w=4x4x3x3 stride=1,1 pad=1,1 dilation=1,1 groups=1 fused";
   const auto graph = test::ParseOrDie(WithInputs(R"(
@@ -594,8 +596,8 @@ TEST_F(FuseConvNormTest, LeavesAGradientThatOthersRead) {
 // --- Whole steps -------------------------------------------------------------
 
 // Fails the test unless a step computes the same with `lowering` as with
-// kernels: loss, gradients, statistics and updates, without rounding. Returns
-// the former.
+// kernels, without rounding: loss, gradients, statistics and updates. Returns
+// the program with `lowering`.
 codegen::CompiledProgram ExpectSameStep(
     const std::function<std::unique_ptr<ir::Graph>()>& build,
     NormLowering lowering) {
@@ -666,7 +668,7 @@ INSTANTIATE_TEST_SUITE_P(Lowerings, NormLoweringTest,
                            return std::string(NormLoweringName(lowering.param));
                          });
 
-// Its convolutions have biases.
+// VGG's convolutions have biases.
 TEST(NormLoweringOfVgg, ComputesTheSameStep) {
   const auto other = ExpectSameStep(
       [] { return test::NarrowVgg16Bn(models::Phase::kTrain, 2); },
@@ -675,7 +677,8 @@ TEST(NormLoweringOfVgg, ComputesTheSameStep) {
   EXPECT_EQ(other.report.counters.at("conv_norm_prologue"), 8);
 }
 
-// Whose block ends are one of two normalisations, and one of a shortcut.
+// One of the fused block ends has two normalisations, the other an identity
+// shortcut.
 TEST(NormLoweringOfBottlenecks, ComputesTheSameStep) {
   const auto other = ExpectSameStep([] { return test::SmallBottlenecks(); },
                                     NormLowering::kJoins);

@@ -11,8 +11,8 @@ namespace {
 
 // --- Convolutions ------------------------------------------------------------
 
-// A library that runs convolutions in f32, by another kernel where a group's
-// ReLU is asked for.
+// A library with f32 convolutions. Grouped convolutions with ReLU use another
+// implementation.
 class ConvTarget final : public ir::TargetQueries {
  public:
   const ir::Target& target() const override { return target_; }
@@ -159,8 +159,8 @@ TEST_F(FuseConvEpilogueTest, StopsWhenOutOfFuel) {
 
 // --- Matmuls -----------------------------------------------------------------
 
-// A library of products in 16 bit and f32; with a bias of the result's dtype,
-// and with a ReLU where the product has a bias.
+// A library with matmuls in 16 bits and f32. It fuses a bias with the result's
+// dtype, and a ReLU if there is a bias.
 class MatmulTarget final : public ir::TargetQueries {
  public:
   const ir::Target& target() const override { return target_; }
@@ -182,7 +182,8 @@ class MatmulTarget final : public ir::TargetQueries {
 
 class FuseMatmulEpilogueTest : public testing::Test {
  protected:
-  // From `before` to `after`, which says the same but for roundings.
+  // Checks that the pass turns `before` into `after`, and that both are equal
+  // except for rounding.
   void Expect(std::string_view before, std::string_view after) {
     const auto graph = test::ParseOrDie(before);
     EXPECT_TRUE(FuseMatmulEpilogue(*graph, context_));
@@ -248,7 +249,8 @@ TEST_F(FuseMatmulEpilogueTest, TakesABiasAndAReluWithItsGradient) {
   EXPECT_EQ(context_.counters().at("matmul_relu"), 1);
 }
 
-// Whichever side of the addition it is on, in every matrix of a batch.
+// The bias may be either operand of the addition. It applies to every matrix of
+// a batch.
 TEST_F(FuseMatmulEpilogueTest, TakesAWideBiasOfABatchOfProducts) {
   Expect(R"(graph g {
       %x = data : f16[5,2,3]
@@ -326,7 +328,7 @@ TEST_F(FuseMatmulEpilogueTest, LeavesWhatTheLibraryLacks) {
              "the target has no library matmul with a ReLU");
 }
 
-// One number a row, and another matrix.
+// Neither one number per row nor a matrix is a bias.
 TEST_F(FuseMatmulEpilogueTest, KnowsABiasFromOtherAddends) {
   for (const char* addend : {
            "%v = data : f32[4]\n"

@@ -194,9 +194,9 @@ TEST_F(FuseNormActivationTest, RejectsAResidualComputedFromTheStatistics) {
              "r depends on the statistics");
 }
 
-// The second normalisation reads the statistics of the first, so that the two
-// cannot be one node; the first may still take the second as its residual only
-// if that does not depend on it, so the second takes the first.
+// The second normalisation reads the statistics of the first, so they cannot be
+// one node. The first cannot have the second as its residual, since that
+// depends on it. Thus the second has the first as its residual.
 TEST_F(FuseNormActivationTest, SplitsADualWhoseBranchesDependOnEachOther) {
   ExpectFused(R"(
   %a, %mean, %var = batch_norm_train(%x, %gamma, %beta)
@@ -246,8 +246,8 @@ TEST_F(FuseNormActivationTest, StopsWhenOutOfFuel) {
       10);
 }
 
-// [calc] 53 normalisations: 33 before a ReLU, 12 before the sum with an
-// identity shortcut, 4 pairs at the head of the stages.
+// There are 53 normalisations: 33 before a ReLU, 12 before an addition of an
+// identity shortcut, and 4 pairs in the first block of a stage.
 TEST_F(FuseNormActivationTest, FindsEveryPatternOfResNet50) {
   for (const std::string arch :
        {"resnet50-v1.5", "resnet50-v1b", "resnet50-v1"}) {

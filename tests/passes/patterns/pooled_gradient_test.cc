@@ -92,7 +92,7 @@ TEST_F(MaskPooledGradientTest, StopsWithItsFuel) {
   test::ExpectSameGraph(Pooled(), *graph);
 }
 
-// Windows that overlap, padding, ties, and windows without a positive element.
+// Overlapping windows, padding, ties, and windows without a positive element.
 TEST_F(MaskPooledGradientTest, KeepsEveryBitOfTheGradient) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     ir::Graph graph("g");
@@ -121,9 +121,10 @@ TEST_F(MaskPooledGradientTest, KeepsEveryBitOfTheGradient) {
 
 // --- Sums --------------------------------------------------------------------
 
-// The sums of a normalisation's gradient behind its ReLU and a max-pool, whose
-// windows overlap. {0}: the factor that is summed with the gradient; {1}: what
-// the mask is taken of; {2}: more of the graph; {3}: more outputs.
+// Sums of the gradient of a normalisation, followed by a ReLU and a max-pool
+// with overlapping windows. Placeholders: {0} the factor of the summed
+// gradient, {1} the tensor that the mask is computed from, {2} further nodes,
+// {3} further outputs.
 constexpr char kPooledNorm[] = R"(graph g {{
       %y = data : f32[2,8,8,8]{{acdb}}
       %dp = data : f32[2,8,4,4]{{acdb}}
@@ -211,7 +212,7 @@ TEST_F(SumPooledGradientTest, SumsOverThePooledSizeWithWhatIsGathered) {
   EXPECT_TRUE(context.decisions()[0].accepted);
 }
 
-// A sum of what needs the others first reads the image in another pass.
+// A sum that depends on the others needs another pass over the image.
 TEST_F(SumPooledGradientTest, LeavesSumsOfWhatTheyLeadTo) {
   std::string text = Norm("%y", "%n", "", ", %dbias as \"dbias\"");
   text.insert(text.find("      return"), R"(
@@ -229,7 +230,7 @@ TEST_F(SumPooledGradientTest, LeavesSumsOfWhatTheyLeadTo) {
   EXPECT_EQ(dbias->input(0)->type().shape, (ir::Shape{2, 8, 8, 8}));
 }
 
-// The maxima of what was pooled are there.
+// The maxima of the pooled tensor are already available.
 TEST_F(SumPooledGradientTest, GathersNothingOfThePooledTensor) {
   const auto graph = test::ParseOrDie(Norm("%z", "%z"));
   PassContext context(target_, {});
@@ -273,7 +274,7 @@ TEST_F(SumPooledGradientTest, SumsTheGradientAloneOverWhatIsSpread) {
   }
 }
 
-// Other reductions read the image anyway.
+// Other reductions read the image in any case.
 TEST_F(SumPooledGradientTest, KeepsSumsBesideOthers) {
   for (const char* other : {R"({dims=[0,2], kind="sum"} : f32[8,8])",
                             R"({dims=[0,2,3], kind="max"} : f32[8])"}) {
@@ -293,7 +294,7 @@ TEST_F(SumPooledGradientTest, KeepsSumsOfEagerRounding) {
   test::ExpectSameGraph(Norm(), *graph);
 }
 
-// No library gathers beside its max-pool.
+// Libraries have no max-pool that also gathers.
 TEST_F(SumPooledGradientTest, KeepsSumsThatLibrariesWouldHaveToGatherFor) {
   const test::FakeCompiler library("nvidia-h200");
   PassContext context(library, {});
@@ -314,7 +315,7 @@ TEST_F(SumPooledGradientTest, StopsWithItsFuel) {
   test::ExpectSameGraph(Norm(), *graph);
 }
 
-// Ties and overlapping windows; without rounding the sums are the same.
+// With ties and overlapping windows. The sums are equal without rounding.
 TEST_F(SumPooledGradientTest, SumsTheSame) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     const auto graph = test::ParseOrDie(Norm());

@@ -18,7 +18,7 @@ namespace {
 using ir::DType;
 using ir::Value;
 
-// Sums up results of convolutions of stride 1 alone.
+// Fuses sums of results only with convolutions of stride 1.
 class UnstridedStatistics final : public test::ChannelsLastCompiler {
  public:
   using test::ChannelsLastCompiler::ChannelsLastCompiler;
@@ -212,7 +212,8 @@ TEST_F(SpaceToDepthTest, SurveysWhatCanBeMade) {
   EXPECT_EQ(made[0].place, "y");
   EXPECT_EQ(made[0].dtype, DType::kF16);
   EXPECT_EQ(made[0].choice, "space_to_depth");
-  // Images 1600 - 768, twice weights of 216 and 512.
+  // Images have 1600 bytes instead of 768. Weights of 216 and 512 bytes are
+  // counted twice.
   EXPECT_EQ(made[0].saved_bytes, -(832 + 2 * 728));
   const std::string before =
       " x=2x3x8x8 w=4x3x3x3 stride=2,2 pad=1,1 dilation=1,1 groups=1";
@@ -235,8 +236,8 @@ TEST_F(SpaceToDepthTest, SurveysWhatCanBeMade) {
   EXPECT_TRUE(SurveySpaceToDepth(*test::ParseOrDie(Stem()), other).empty());
 }
 
-// A library that copies images of three channels to a workspace with channels
-// of zeros, for weight gradients.
+// A library whose weight gradients copy images of three channels to a workspace
+// padded with zero channels.
 class PaddingLibrary final : public test::ChannelsLastCompiler {
  public:
   using test::ChannelsLastCompiler::ChannelsLastCompiler;
@@ -254,8 +255,8 @@ class PaddingLibrary final : public test::ChannelsLastCompiler {
   }
 };
 
-// Adds a convolution of large normalised images of three channels, and with
-// `training` its weight gradient.
+// Adds a convolution of large normalised images of three channels, and its
+// weight gradient if `training`.
 std::unique_ptr<ir::Graph> LargeStem(int64_t batch, int64_t stride,
                                      int64_t kernel, bool training) {
   auto graph = std::make_unique<ir::Graph>("stem");
@@ -284,7 +285,7 @@ std::unique_ptr<ir::Graph> LargeStem(int64_t batch, int64_t stride,
   return graph;
 }
 
-// Returns the shape of the images that the convolutions read afterwards.
+// Returns the shape of the images that the convolutions read after the pass.
 ir::Shape FormOf(std::unique_ptr<ir::Graph> graph,
                  const PassOptions& options = {}) {
   const PaddingLibrary target("nvidia-h200");
@@ -298,13 +299,13 @@ ir::Shape FormOf(std::unique_ptr<ir::Graph> graph,
 }
 
 TEST_F(SpaceToDepthTest, TakesTheFormThatIsEstimatedFastest) {
-  // Of stride 2: blocks of pixels.
+  // Stride 2: pixel blocks.
   EXPECT_EQ(FormOf(LargeStem(64, 2, 7, true)), (ir::Shape{64, 16, 113, 113}));
-  // Training: 8 channels, so that the library need not copy; inference: 4
-  // channels, which threads need not wait for.
+  // Training uses 8 channels, so that the library need not copy images.
+  // Inference uses 4, enough for asynchronous copies.
   EXPECT_EQ(FormOf(LargeStem(64, 1, 3, true)), (ir::Shape{64, 8, 224, 224}));
   EXPECT_EQ(FormOf(LargeStem(64, 1, 3, false)), (ir::Shape{64, 4, 224, 224}));
-  // Of one image it does not pay off to rearrange weights.
+  // For one image, rearranging the weights costs more than it saves.
   EXPECT_EQ(FormOf(LargeStem(1, 1, 3, false)), (ir::Shape{1, 3, 224, 224}));
   PassOptions unfused;
   unfused.fusion = false;
@@ -326,7 +327,7 @@ TEST_F(SpaceToDepthTest, SurveysPaddedChannels) {
             "dilation=1,1 groups=1");
 }
 
-// Every geometry that it takes, without rounding.
+// Every geometry that the pass supports, without rounding.
 TEST_F(SpaceToDepthTest, ComputesTheSame) {
   int taken = 0;
   int padded = 0;

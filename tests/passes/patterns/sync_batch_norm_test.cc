@@ -1,5 +1,5 @@
-// Batch normalisation over several ranks: W ranks with a part of a batch each
-// compute what one does with all of it.
+// Synchronised batch normalisation: several ranks with shards of a batch must
+// compute the same as one rank with the whole batch.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ using ir::Tensor;
 using ir::Value;
 using ::testing::HasSubstr;
 
-constexpr int64_t kBatch = 8;  // of all ranks
+constexpr int64_t kBatch = 8;  // over all ranks
 
 PassOptions Ranks(int64_t ranks) {
   PassOptions options;
@@ -40,8 +40,8 @@ struct Kind {
   bool relu;
 };
 
-// A normalisation and its gradient; outputs: those of each whose first
-// dimension is the batch, then those of channels.
+// Returns a normalisation and its gradient. Outputs whose first dimension is
+// the batch come first, then per-channel outputs.
 std::unique_ptr<ir::Graph> Build(const Kind& kind, int64_t batch, int64_t ranks,
                                  DType dtype = DType::kF64) {
   auto graph = std::make_unique<ir::Graph>("norm");
@@ -75,7 +75,8 @@ std::unique_ptr<ir::Graph> Build(const Kind& kind, int64_t batch, int64_t ranks,
   return graph;
 }
 
-// Images [N,..], by default of a mean far above their deviation, and vectors.
+// Returns images [N,..] and vectors. By default, the images' mean is far larger
+// than their deviation.
 std::vector<Tensor> Inputs(const ir::Graph& graph, double offset) {
   std::vector<Tensor> inputs;
   for (const ir::Input& input : graph.inputs()) {
@@ -83,7 +84,7 @@ std::vector<Tensor> Inputs(const ir::Graph& graph, double offset) {
         test::RandomTensor(input.value->type(), 3 + inputs.size(), -1, 1);
     const bool image = tensor.type.rank() == 4;
     if (image && input.value->name() != "dy") {
-      // Parts of the batch differ in their means.
+      // Parts of the batch have different means.
       const size_t part = tensor.data.size() / kBatch;
       for (size_t i = 0; i < tensor.data.size(); ++i) {
         tensor.data[i] += offset + 0.3 * static_cast<double>(i / part);
@@ -94,7 +95,7 @@ std::vector<Tensor> Inputs(const ir::Graph& graph, double offset) {
   return inputs;
 }
 
-// Rank r's part of a batch.
+// Returns rank r's shard of a batch.
 Tensor PartOf(const Tensor& whole, int64_t rank, int64_t ranks) {
   Tensor part = whole;
   part.type.shape[0] /= ranks;
@@ -104,7 +105,7 @@ Tensor PartOf(const Tensor& whole, int64_t rank, int64_t ranks) {
   return part;
 }
 
-// The same of images; all of the rest.
+// Returns rank r's shard of images, and any other tensor whole.
 Tensor ImagesOf(const Tensor& whole, int64_t rank, int64_t ranks) {
   return whole.type.rank() == 4 ? PartOf(whole, rank, ranks) : whole;
 }
@@ -130,7 +131,7 @@ TEST_P(SyncBatchNorm, RanksComputeWhatOneDoesWithAllOfTheBatch) {
           test::InterpretRanks(*graph, parts, ir::EvalMode::kExact);
       for (size_t o = 0; o < expected.size(); ++o) {
         const std::string& name = whole->outputs()[o].name;
-        // Shares of dgamma and dbeta: it is their sum that is the whole.
+        // The ranks' dgamma and dbeta add up to the whole.
         Tensor sum = results[0][o];
         for (int64_t r = 1; r < ranks; ++r) {
           for (size_t i = 0; i < sum.data.size(); ++i) {
@@ -152,8 +153,8 @@ TEST_P(SyncBatchNorm, RanksComputeWhatOneDoesWithAllOfTheBatch) {
   }
 }
 
-// In f32 a mean of a thousand deviations would leave nothing of a variance that
-// were a difference of sums of squares.
+// With a mean of a thousand deviations, computing the variance as a difference
+// of f32 sums of squares would lose all digits.
 TEST_P(SyncBatchNorm, StatisticsDoNotCancel) {
   const auto whole = Build(GetParam(), kBatch, 1, DType::kF32);
   const std::vector<Tensor> inputs = Inputs(*whole, 1000);
@@ -175,7 +176,7 @@ TEST_P(SyncBatchNorm, StatisticsDoNotCancel) {
   }
 }
 
-// One each way, whatever the residual.
+// One collective forward and one backward, with any residual.
 TEST_P(SyncBatchNorm, ExchangesOnceEachWay) {
   const auto graph = Build(GetParam(), 2, 4);
   ASSERT_TRUE(test::RunPass(LowerBatchNorm, *graph, Ranks(4)));
@@ -193,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(
       return test.param.residual + (test.param.relu ? "Relu" : "");
     });
 
-// A training step of a model, normalisations lowered.
+// Returns a model's training step with lowered normalisations.
 std::unique_ptr<ir::Graph> TrainingStep(int64_t batch, int64_t ranks) {
   models::ModelOptions options;
   options.batch = batch;
@@ -222,8 +223,8 @@ Tensor StartOf(const ir::Input& input) {
   return {type, {values.begin(), values.end()}};
 }
 
-// Running statistics, momentum and parameters: in fp64, where no rounding
-// decides on which side of a ReLU a value is.
+// Compares running statistics, momentum and parameters in fp64, so that
+// rounding cannot flip a ReLU.
 TEST(SyncBatchNormTest, AStepOfAModelIsThatOfTheWholeBatch) {
   const auto whole = TrainingStep(kBatch, 1);
   std::vector<Tensor> inputs;
@@ -313,7 +314,8 @@ TEST(SyncBatchNormTest, GathersStatistics) {
                         *graph);
 }
 
-// Of images, ahead of which nothing is trained.
+// Nothing before this normalisation is trained, so no gradient of the images is
+// needed.
 TEST(SyncBatchNormTest, SendsNothingForAGradientThatNobodyReads) {
   const auto graph = test::ParseOrDie(R"(graph g {
     %dy = data : f32[4,3]

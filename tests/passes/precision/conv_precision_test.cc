@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Three 3x3 convolutions in a row, then one that has no Winograd.
+// Three 3x3 convolutions in a row, then one without Winograd.
 constexpr char kChain[] = R"(graph g {
     %x = data : f32[1,16,8,8]
     %w = weight : f32[16,16,1,1]
@@ -41,7 +41,8 @@ class WideConvolutionsTest : public testing::Test {
     rule_.margin = 1;
     rule_.ns_per_byte = 0;
   }
-  // 100 ns in 16 bit; in f32 what is said, else 1000.
+  // Convolutions take 100 ns in 16 bits. In f32 they take the given time, or
+  // 1000 ns.
   void Wide(std::map<std::string, double> ns) {
     rule_.times = [ns](const ir::Node& node) {
       const auto it = ns.find(ir::ConvolutionProblem(node));
@@ -64,18 +65,19 @@ TEST_F(WideConvolutionsTest, TakesWhatIsFasterByTheMargin) {
   EXPECT_THAT(Run(), ElementsAre(kC));
 }
 
-// x and result have 1024 elements each, 6 bytes a cast element.
+// The operand and the result have 1024 elements each. A cast moves 6 bytes per
+// element.
 TEST_F(WideConvolutionsTest, CountsCastsAtBordersOnly) {
   rule_.ns_per_byte = 10.0 / (6 * 1024);
   Wide({{kB, 85}});
-  EXPECT_THAT(Run(), IsEmpty());  // 10 before, 10 behind
+  EXPECT_THAT(Run(), IsEmpty());  // casts: 10 before, 10 after
   Wide({{kB, 75}});
   EXPECT_THAT(Run(), ElementsAre(kB));
-  Wide({{kB, 85}, {kC, 85}});  // none between the two
+  Wide({{kB, 85}, {kC, 85}});  // no cast between the two
   EXPECT_THAT(Run(), ElementsAre(kB, kC));
 }
 
-// One in 16 bit between others in f32 would have the casts.
+// A 16-bit convolution between f32 ones would need casts.
 TEST_F(WideConvolutionsTest, NeighboursInF32DrawOneWith) {
   rule_.ns_per_byte = 20.0 / (6 * 1024);
   Wide({{kB, 50}, {kC, 105}});
@@ -88,7 +90,7 @@ TEST_F(WideConvolutionsTest, GivenProblemsAreNotWeighed) {
   EXPECT_THAT(Run(), ElementsAre(kC));
 }
 
-// A library that has convolutions of some dtypes, and notes what it is asked.
+// A library with convolutions in some dtypes. Records the queries.
 class NotingLibrary final : public ir::TargetQueries {
  public:
   NotingLibrary(const std::string& target, std::set<ir::DType> has)
@@ -129,9 +131,9 @@ TEST(WideConvolutionsOnGpus, AreThoseThatTheLibraryLacksIn16Bit) {
   EXPECT_EQ(WideWith(wide).size(), 1u);
 }
 
-// --- The built-in rule on models; golden. ------------------------------------
+// --- The built-in rule on models ---------------------------------------------
 
-// Locations of convolutions that stay in f32, and how many of each.
+// Returns the locations of convolutions that stay in f32, with their number.
 std::map<std::string, int> InF32(const std::string& arch, int64_t batch,
                                  const ir::Target& target,
                                  PassOptions options = {},
@@ -156,8 +158,8 @@ std::map<std::string, int> InF32(const std::string& arch, int64_t batch,
   return wide;
 }
 
-// Where only f32 has Winograd: from 256 channels at 56x56 to 512 at 28x28, all
-// three directions.
+// Only f32 has Winograd here: forward and both gradients, from 256 channels at
+// 56x56 to 512 at 28x28.
 const std::map<std::string, int> kVgg = {
     {"features.10", 3}, {"features.12", 3}, {"features.14", 3},
     {"features.17", 3}, {"features.19", 3}, {"features.21", 3}};
@@ -190,7 +192,7 @@ TEST(WideConvolutionsGolden, NoneWithoutWinogradOr16BitProducts) {
   EXPECT_THAT(InF32("vgg16", 16, ir::FindTarget("nvidia-h200")), IsEmpty());
   ir::Target no_products = ir::FindTarget("cpu-avx512");
   no_products.bf16_matmul = false;
-  // All then compute in f32, on values that were rounded: no choice.
+  // All of them compute in f32 on rounded values, so there is no choice.
   PassOptions options;
   const test::ModelledLibrary library(no_products);
   options.precision.dtype = ir::DType::kBF16;

@@ -1,5 +1,5 @@
-// Random graphs with random lists: casts stand where precisions meet and
-// nowhere else.
+// Random graphs with random allow and deny lists. Casts must be inserted
+// exactly where precisions differ.
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ bool IsCast(const Node& node) {
   return node.num_inputs() == 1 && node.attrs().Has("dtype");
 }
 
-// Half of the elementwise ops of the graph on one of the lists.
+// Puts half of the graph's elementwise ops on one of the lists.
 PrecisionOptions RandomLists(const Graph& graph, uint64_t seed) {
   PrecisionOptions options;
   options.dtype = seed % 2 == 0 ? DType::kBF16 : DType::kF16;
@@ -49,7 +49,7 @@ PrecisionOptions RandomLists(const Graph& graph, uint64_t seed) {
 
 struct Painted {
   std::unique_ptr<Graph> graph;
-  std::set<const Node*> casts;  // that the pass put in
+  std::set<const Node*> casts;  // inserted by the pass
 };
 
 Painted Paint(const Graph& original, const PrecisionOptions& precision,
@@ -73,8 +73,8 @@ Painted Paint(const Graph& original, const PrecisionOptions& precision,
   return painted;
 }
 
-// Each inserted node is a cast between f32 and the narrow dtype, of a value
-// that no other inserted one converts, and is read by what needs its dtype.
+// Each inserted node is a cast between f32 and the narrow dtype. No two cast
+// the same value, and the readers require the new dtype.
 void ExpectCastsAtBorders(const Painted& painted, DType narrow) {
   std::set<const Value*> sources;
   for (const Node* cast : painted.casts) {
@@ -88,7 +88,8 @@ void ExpectCastsAtBorders(const Painted& painted, DType narrow) {
         << cast->input(0)->name() << " is cast twice";
     EXPECT_FALSE(painted.graph->IsUnused(cast->output())) << Print(*cast);
     for (const ir::Use& use : cast->output()->uses()) {
-      // Rounding in f32, for a target that cannot multiply, comes in pairs.
+      // Two casts in a row occur only as rounding in f32, for targets without
+      // the dtype's arithmetic.
       EXPECT_TRUE(!painted.casts.contains(use.node) || narrow == DType::kF16)
           << Print(*cast) << " feeds " << Print(*use.node);
     }
@@ -111,12 +112,12 @@ TEST(MixedPrecisionRandom, PutsCastsWherePrecisionsMeetAndNowhereElse) {
   EXPECT_GT(casts, static_cast<int64_t>(kGraphs));
 }
 
-// The dtype in which a reader wants its operand, for every edge of the
-// original graph, by reader's and operand's position.
+// The dtype that a reader requires of its operand, for every edge of the
+// original graph, by the positions of reader and operand.
 using Edge = std::tuple<std::string, int>;
 struct Wanted {
   DType value;  // of the producer's result
-  bool cast;    // between the two
+  bool cast;    // between producer and reader
   DType seen;   // by the reader
 };
 
@@ -139,8 +140,8 @@ std::map<Edge, Wanted> Edges(const Painted& painted) {
   return edges;
 }
 
-// Moving one op from list to list changes the casts of edges whose ends change
-// their precision, and no others.
+// Moving one op to another list changes only casts of edges whose ends change
+// precision.
 TEST(MixedPrecisionRandom, MovingAnOpChangesTheCastsAtItsBorderOnly) {
   const test::BareTarget target;
   int64_t changed = 0;

@@ -13,7 +13,8 @@ namespace {
 
 using ir::DType;
 
-// As fast in every dtype, but for convolutions of 3x3: these are faster in f32.
+// A library that is equally fast in every dtype, except that 3x3 convolutions
+// are faster in f32.
 class WinogradTarget final : public ir::TargetQueries {
  public:
   const ir::Target& target() const override { return target_; }
@@ -31,7 +32,7 @@ class WinogradTarget final : public ir::TargetQueries {
   ir::Target target_ = ir::FindTarget("cpu-avx512");
 };
 
-// Its library has convolutions of operands and results of one dtype alone.
+// A library with convolutions whose operands and results all have one dtype.
 class OneDTypeTarget final : public ir::TargetQueries {
  public:
   const ir::Target& target() const override { return target_; }
@@ -232,7 +233,8 @@ TEST_F(MixedPrecisionTest, WidensOnceForAllDeniedReaders) {
   })");
 }
 
-// Denied ops colour the arithmetic that follows them; neg only moves values.
+// Arithmetic after denied ops is denied, too. neg is not affected, as it only
+// moves values.
 TEST_F(MixedPrecisionTest, KeepsWhatFollowsADeniedOpWide) {
   Expect(R"(graph g {
     %x = data : f32[2,2]
@@ -281,7 +283,7 @@ TEST_F(MixedPrecisionTest, KeepsScaleShiftAndStatisticsWide) {
   EXPECT_EQ(counters_["casts_wide"], 0);
 }
 
-// A mask has no precision: dropout stays between its neighbours' dtypes.
+// Masks do not propagate precision, so dropout keeps its neighbours' dtypes.
 TEST_F(MixedPrecisionTest, DoesNotColourThroughMasks) {
   const auto graph = Run(R"(graph g {
     %x = data : f32[2,2]
@@ -300,8 +302,8 @@ TEST_F(MixedPrecisionTest, DoesNotColourThroughMasks) {
   EXPECT_EQ(select->output()->type().dtype, DType::kBF16);
 }
 
-// The sum and the ReLU lead to no allowed op, but the statistics do, so that as
-// one op they would be computed in 16 bit.
+// Only the statistics lead to an allowed op, not the sum and the ReLU. As one
+// op, all would be computed in 16 bits.
 TEST_F(MixedPrecisionTest, ColoursANormalisationAsWhatFollowsIt) {
   Expect(R"(graph g {
     %x = data : f32[1,2,4,4]
@@ -388,8 +390,7 @@ TEST_F(MixedPrecisionTest, LeavesWhatTheTargetRunsFasterInF32) {
   EXPECT_EQ(relu->output()->type().dtype, DType::kBF16);
 }
 
-// What compares with the same constant has nothing else in common with what is
-// in 16 bit.
+// Ops that share a constant are not linked.
 TEST_F(MixedPrecisionTest, DoesNotColourThroughConstants) {
   const WinogradTarget target;
   const auto graph = Run(R"(graph g {
@@ -416,8 +417,8 @@ TEST_F(MixedPrecisionTest, DoesNotColourThroughConstants) {
   EXPECT_EQ(dtype("n"), DType::kBF16);
 }
 
-// This CPU multiplies no f16: operands and result are rounded to it all the
-// same.
+// This CPU has no f16 arithmetic. Operands and results are rounded to f16
+// nevertheless.
 TEST_F(MixedPrecisionTest, SurroundsWhatTheTargetCannotMultiply) {
   options_.precision.dtype = DType::kF16;
   Expect(R"(graph g {

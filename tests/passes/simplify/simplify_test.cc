@@ -32,7 +32,7 @@ void ExpectKept(std::string_view text, const char* file = __builtin_FILE(),
   test::ExpectSameGraph(text, *graph);
 }
 
-// A graph of %x and %p and one statement list that ends in %y.
+// Returns a graph with inputs %x, %i and %p, these statements and one result.
 std::string Body(const std::string& statements, const std::string& result) {
   return "graph g {\n"
          "  %x = data : f32[4]\n"
@@ -65,7 +65,8 @@ TEST(SimplifyTest, DropsOperationsThatKeepEveryBit) {
 }
 
 TEST(SimplifyTest, KeepsOperationsThatMayChangeABit) {
-  // -0 + 0 is 0, 0 - -0 is 0, and 0 * infinity is NaN.
+  // x + 0 is not x for x = -0, x - -0 is not x for x = -0, and x * 0 is NaN for
+  // infinite x.
   for (const char* statement :
        {"add(%x, %zero)", "sub(%x, %minus_zero)", "mul(%x, %zero)",
         "sub(%x, %x)", "div(%x, %x)", "maximum(%x, %zero)"}) {
@@ -140,7 +141,8 @@ TEST(SimplifyTest, FoldsConstantsWhoseResultIsExact) {
                    Body(Splat("y", "f32", "5.0"), "%y"));
 }
 
-// Folding them would change the unrounded result of the exact interpreter.
+// The exact interpreter does not round, so folding these would change its
+// result.
 TEST(SimplifyTest, KeepsConstantsWhoseResultIsRounded) {
   ExpectKept(Body(Splat("a", "f32", "1.0") + Splat("b", "f32", "3.0") +
                       "  %y = div(%a, %b) : f32[4]\n",
@@ -190,7 +192,7 @@ TEST(SimplifyTest, TurnsAConstantOfOneValueIntoASplat) {
                    Body(Splat("y", "f32", "2.0"), "%y"));
 }
 
-// Also one that its dtype cannot represent.
+// Also for a constant that its dtype cannot represent exactly.
 TEST(SimplifyTest, MovesASplatThroughShapesAndLayouts) {
   ExpectSimplified(R"(graph g {
       %s = constant() {dtype="f32", shape=[16], value=[0.1]} : f32[16]
@@ -366,7 +368,7 @@ TEST(SimplifyTest, MergesEqualNodesInEitherOrderOfOperands) {
 }
 
 TEST(SimplifyTest, KeepsTheOrderThatMatters) {
-  // maximum(0, -0) and maximum(-0, 0) differ in sign.
+  // maximum(0, -0) and maximum(-0, 0) have different signs.
   ExpectKept(
       Body("  %e = exp(%x) : f32[4]\n"
            "  %a = maximum(%e, %x) : f32[4]\n"
@@ -461,7 +463,7 @@ TEST(SimplifyTest, StopsWhenOutOfFuel) {
                         *graph);
 }
 
-// 20,000 nodes that share constants, repeat each other, and chain.
+// 20,000 nodes with shared constants, duplicates and chains.
 TEST(SimplifyTest, IsLinearInTheSizeOfTheGraph) {
   constexpr int kChains = 2500;
   ir::Graph graph;

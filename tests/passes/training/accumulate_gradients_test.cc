@@ -1,4 +1,4 @@
-// AccumulateGradients and CompressGradients.
+// Tests AccumulateGradients and CompressGradients.
 
 #include <gtest/gtest.h>
 
@@ -103,7 +103,8 @@ TEST(AccumulateGradients, FinishesWithTheSumThatGoesToTheOtherRanks) {
                         *graph);
 }
 
-// The copy goes on where the last micro-batch left it; only finishing commits.
+// The running statistics continue from the last micro-batch in a copy. Only the
+// finishing program commits them.
 TEST(AccumulateGradients, HoldsStatisticsBackUnderADynamicLossScale) {
   PassOptions options;
   options.loss_scale.dynamic = true;
@@ -153,7 +154,7 @@ TEST(AccumulateGradients, SendsIn16BitAllButNormalisations) {
   test::ExpectSameGraph(kNarrow, *graph);
 }
 
-// What ranks send need not be what the model computes in.
+// The communication dtype may differ from the model's dtype.
 TEST(AccumulateGradients, SendsInTheWiresType) {
   constexpr char kStep[] = R"(graph g {
     %w = weight : f32[4]
@@ -174,11 +175,11 @@ TEST(AccumulateGradients, SendsInTheWiresType) {
     return %dw as "grad/w"
   })",
                         *graph);
-  // One rank has no wire.
+  // A single rank does not communicate.
   options.world_size = 1;
   graph = test::ParseOrDie(kStep);
   EXPECT_FALSE(test::RunPass(CompressGradients, *graph, options));
-  // Mixed precision's, if nothing else is said.
+  // The default is the dtype of mixed precision.
   options.precision = {.dtype = ir::DType::kBF16};
   EXPECT_FALSE(test::RunPass(CompressGradients, *graph, options));
   options.world_size = 2;

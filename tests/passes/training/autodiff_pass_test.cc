@@ -1,5 +1,5 @@
-// The pass: outputs, collectives, what it drops; autodiff_test.cc has the
-// differentiation itself.
+// Tests the pass: outputs, collectives, dropped nodes. autodiff_test.cc tests
+// differentiation.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -178,7 +178,8 @@ Value* ConvNorm(Network& net, Builder& b, Value* x, const std::string& name,
   return b.BatchNormTrain(y, gamma, beta, 1e-5).y;
 }
 
-// conv-bn-relu, a block with an identity shortcut, one with a projection.
+// Builds conv-bn-relu, a block with an identity shortcut and one with a
+// projection.
 void BuildNetwork(Network& net) {
   Builder b(net.graph);
   Value* x = Parameter(net, "images", InputRole::kData, {3, 2, 4, 4});
@@ -239,7 +240,8 @@ TEST_F(AutodiffPassTest, MatchesFiniteDifferencesThroughFusedNormalisations) {
   EXPECT_EQ(checked, 6 * 3 + 2);
 }
 
-// The same gradients, to rounding, with the normalisations left apart.
+// Compares gradients with those of the graph without fused normalisations, up
+// to rounding.
 TEST_F(AutodiffPassTest, AgreesWithTheUnfusedNetwork) {
   Network net;
   BuildNetwork(net);

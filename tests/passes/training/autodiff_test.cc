@@ -28,7 +28,7 @@ int64_t Count(const Graph& graph, std::string_view op) {
                        [&](const auto& n) { return n->op_name() == op; });
 }
 
-// The values of the gradients for the given scalar inputs.
+// Returns the gradients' values for the given scalar inputs.
 std::vector<double> Evaluate(Graph& graph, const std::vector<Value*>& values,
                              const std::vector<double>& inputs) {
   for (Value* value : values) graph.AddOutput(value, "gradient");

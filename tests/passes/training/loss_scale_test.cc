@@ -1,4 +1,4 @@
-// ScaleGradients and SkipOverflow, and the seed that Autodiff takes.
+// Tests ScaleGradients, SkipOverflow and the seed that Autodiff starts from.
 
 #include <gtest/gtest.h>
 
@@ -111,7 +111,7 @@ TEST(LossScale, MultipliesTheGradientOfTheLossAndNoOther) {
                         *graph);
 }
 
-// A parameter, a running statistic and the sum of micro-batches.
+// A parameter, a running statistic and a gradient accumulator.
 constexpr char kUpdated[] = R"(graph g {
   %p = weight : f32[2]
   %s = statistic : f32[]
@@ -185,7 +185,7 @@ TEST(LossScale, KeepsAllStateButTheScaleAndSumsOfMicroBatches) {
                         *graph);
 }
 
-// By the names of the inputs.
+// Runs steps of kUpdated.
 class ScaledSteps {
  public:
   explicit ScaledSteps(const LossScaleOptions& options)
@@ -202,7 +202,7 @@ class ScaledSteps {
     }
   }
 
-  // One step with this gradient; the scale after it.
+  // Runs one step with this gradient. Returns the new scale.
   double Step(double gradient) {
     state_[graph_->FindInput("g")->index()].data = {1, gradient};
     const auto results = ir::Interpret(*graph_, state_, ir::EvalMode::kTyped);
@@ -273,7 +273,7 @@ TEST(LossScale, ClipsTheNormOfAllGradients) {
                                      test::MakeTensor(b, {-2 * x, 0})},
                          ir::EvalMode::kExact);
   };
-  const auto clipped = outputs(2);  // norm 6
+  const auto clipped = outputs(2);  // the norm is 6
   EXPECT_EQ(graph->outputs()[2].name, ir::kGradientNorm);
   EXPECT_EQ(clipped[2].data[0], 6);
   const double c = 2.5 / (6 + 1e-6);
@@ -282,7 +282,7 @@ TEST(LossScale, ClipsTheNormOfAllGradients) {
       1e-15));
   EXPECT_TRUE(test::AllClose(
       clipped[1], test::MakeTensor(clipped[1].type, {-4 * c, 0}), 1e-15));
-  const auto kept = outputs(0.5);  // norm 1.5
+  const auto kept = outputs(0.5);  // the norm is 1.5
   EXPECT_EQ(kept[0].data, (std::vector<double>{0.5, 0, 0, 1}));
   EXPECT_EQ(kept[1].data, (std::vector<double>{-1, 0}));
 }
@@ -310,7 +310,7 @@ TEST(LossScale, ClipsWhatTheLossScaleLeaves) {
   EXPECT_NEAR(out[0].data[1], 4 * c, 1e-14);
 }
 
-// So that a kernel can store it in place and load it again.
+// A kernel can then store the state in place and load it again.
 TEST(LossScale, UpdatesReadTheStateThatIsKept) {
   PassOptions options;
   options.loss_scale.dynamic = true;

@@ -29,7 +29,7 @@ class OptimizerUpdateTest : public testing::Test {
   PassOptions options_;
 };
 
-// One parameter and its gradient, as data.
+// Returns a graph with one parameter and its gradient as data.
 std::unique_ptr<ir::Graph> OneParameter(const std::string& type,
                                         const std::string& role = "weight") {
   return test::ParseOrDie("graph g { %p = " + role + " : " + type +
@@ -220,8 +220,7 @@ TEST_F(OptimizerUpdateTest, LeavesAGraphWithoutGradientsAlone) {
   EXPECT_FALSE(Run(*graph));
 }
 
-// Three steps of the formulas at the top of optimizer_update.cc, written down a
-// second time.
+// Implements the formulas at the top of optimizer_update.cc independently.
 class ReferenceLars {
  public:
   explicit ReferenceLars(const OptimizerOptions& options)
@@ -271,7 +270,7 @@ TEST_F(OptimizerUpdateTest, LarsGivesEachLayerItsOwnRate) {
       Tensor p = test::MakeTensor(type, expected);
       Tensor v = test::MakeTensor(type, {0, 0, 0});
       for (int step = 0; step < 3; ++step) {
-        // The third gradient is none at all.
+        // The third gradient is zero.
         const double s = step == 2 ? 0 : 1 + step;
         const Tensor g = test::MakeTensor(type, {3 * s, 0, -4 * s});
         const auto out =
@@ -287,7 +286,7 @@ TEST_F(OptimizerUpdateTest, LarsGivesEachLayerItsOwnRate) {
   }
 }
 
-// torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn(0.75).
+// Expects torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn(0.75).
 TEST_F(OptimizerUpdateTest, AveragesStartWithTheFirstUpdatedParameter) {
   options_.optimizer = {.momentum = 0, .weight_decay = 0, .ema_decay = 0.75};
   const auto graph = OneParameter("f64[2]");
@@ -319,7 +318,7 @@ Tensor Row(const Tensor& table, int64_t row) {
   return {{table.type.dtype, {n}, {}}, {begin, begin + n}};
 }
 
-// Three steps of torch.optim.SGD in fp64; see tests/golden/README.md.
+// Expects three steps of torch.optim.SGD in fp64. See tests/golden/README.md.
 TEST_F(OptimizerUpdateTest, MatchesThreeStepsOfTorch) {
   const test::TorchGolden golden("ops.safetensors");
   for (const std::string name : {"sgd_momentum", "sgd_nesterov"}) {
@@ -335,7 +334,7 @@ TEST_F(OptimizerUpdateTest, MatchesThreeStepsOfTorch) {
     const Tensor weights = golden.Get(name + "/weights");
     Tensor p = golden.Get(name + "/start");
     Tensor v{p.type, std::vector<double>(p.data.size(), 0)};
-    // In exact mode the rate is the double 0.1, as it is in torch.
+    // In exact mode, the learning rate is the double 0.1, as in torch.
     const Tensor lr =
         test::MakeTensor({ir::DType::kF32, {}, {}}, {spec.at("lr")});
     for (int64_t step = 0; step < 3; ++step) {
@@ -350,13 +349,14 @@ TEST_F(OptimizerUpdateTest, MatchesThreeStepsOfTorch) {
   }
 }
 
-// Constants in texts of graphs, of shape [2].
+// Returns the text of a constant of shape [2].
 std::string Constant(const std::string& name, const std::string& value) {
   return "%" + name + " = constant() {dtype=\"f32\", shape=[2], value=[" +
          value + "]} : f32[2]\n";
 }
 
-// State of the parameter's type that starts at 0.
+// Returns the text of optimizer state that starts at 0, with the parameter's
+// type.
 std::string State(const std::string& name) {
   return "%\"" + name +
          "\" = optimizer_state {init=\"constant\", value=0.0} : f32[2]\n";
@@ -368,8 +368,8 @@ constexpr char kParameter[] = R"(graph g {
   %lr = hyper_parameter : f32[]
 )";
 
-// The rest of the inputs, and the count of updates with the factors %c1 and %c2
-// that it gives, for beta1 0.75 and beta2 0.5.
+// Returns the text of the other inputs, of the update counter, and of the bias
+// corrections %c1 and %c2 for beta1 0.75 and beta2 0.5.
 std::string Corrections() {
   return R"(
     %optimizer_updates = optimizer_state {init="constant", value=0.0} : i32[]
@@ -402,7 +402,8 @@ std::string Replaced(std::string text, std::string_view from,
   return text;
 }
 
-// The next moments %m and %v of `g`, and the step %u, with eps 0.125.
+// Returns the text of the next moments %m and %v for gradient `g`, and of the
+// step %u with eps 0.125.
 std::string AdamStep(const std::string& g) {
   const std::string text = Constant("b1", "0.75") + R"(
     %km = mul(%"first_moment/p", %b1) : f32[2]
@@ -433,7 +434,7 @@ std::string AdamStep(const std::string& g) {
   return Replaced(text, "$g", g);
 }
 
-// %new = %p - %lr * `step`.
+// Returns the text of %new = %p - %lr * `step`.
 std::string Descent(const std::string& step) {
   return R"(
     %wide = broadcast(%lr) {dims=[], shape=[2]} : f32[2]
@@ -447,7 +448,7 @@ constexpr char kAdamOutputs[] = R"(
         %v as "second_moment/p" -> %"second_moment/p", %new as "p" -> %p
   })";
 
-// The gradient with L2 regularisation: %d.
+// Returns the text of the gradient %d with L2 regularisation.
 std::string DecayedGradient() {
   return Constant("wd", "0.25") + R"(
     %decay = mul(%p, %wd) : f32[2]
@@ -472,7 +473,7 @@ TEST_F(OptimizerUpdateTest, WritesAdam) {
                         *graph);
 }
 
-// The step with weight decay: %step.
+// Returns the text of the step %step with weight decay.
 std::string DecayedStep() {
   return Constant("wd", "0.25") + R"(
     %decay = mul(%p, %wd) : f32[2]
@@ -519,7 +520,7 @@ TEST_F(OptimizerUpdateTest, WritesLamb) {
                         *graph);
 }
 
-// With alpha 0.75, momentum 0.5 and eps 0.125.
+// Uses alpha 0.75, momentum 0.5 and eps 0.125.
 TEST_F(OptimizerUpdateTest, WritesBothKindsOfRmsprop) {
   const std::string moment = DecayedGradient() + R"(
     %dd = mul(%d, %d) : f32[2]
@@ -572,7 +573,7 @@ TEST_F(OptimizerUpdateTest, WritesBothKindsOfRmsprop) {
   }
 }
 
-// State at its initial values, and `p`, by name.
+// Returns the initial optimizer state and `p`, by name.
 std::map<std::string, Tensor> InitialState(const ir::Graph& graph,
                                            const Tensor& p) {
   std::map<std::string, Tensor> state;
@@ -587,7 +588,7 @@ std::map<std::string, Tensor> InitialState(const ir::Graph& graph,
   return state;
 }
 
-// One step from `state` on, which it advances.
+// Runs one step and updates `state`.
 void StepOnce(const ir::Graph& graph, const Tensor& g, double lr,
               std::map<std::string, Tensor>& state) {
   std::vector<Tensor> inputs;
@@ -618,7 +619,8 @@ OptimizerOptions OptionsOf(const nlohmann::json& spec) {
           .weight_decay = spec.at("weight_decay")};
 }
 
-// Twenty steps in fp64 of torch.optim, and of the formulas of others.
+// Expects twenty steps in fp64, computed by torch.optim or by the formulas of
+// optimizers that it lacks.
 TEST_F(OptimizerUpdateTest, MatchesTwentyStepsOfAdaptiveOptimizers) {
   const test::TorchGolden golden("ops.safetensors");
   std::set<std::string> optimizers;

@@ -26,7 +26,7 @@ PassOptions Sharded(int ranks) {
   return options;
 }
 
-// A large parameter, and a small one.
+// One large and one small parameter.
 constexpr char kGradients[] = R"(graph g {
   %w = weight : f32[5,1000]
   %b = bias : f32[10]
@@ -40,7 +40,7 @@ constexpr char kGradients[] = R"(graph g {
 TEST(ShardOptimizer, ScattersSumsOfLargeGradients) {
   const auto graph = test::ParseOrDie(kGradients);
   EXPECT_TRUE(test::RunPass(ShardOptimizer, *graph, Sharded(4)));
-  // 1250 elements a part, in whole cache lines 1280.
+  // A shard has 1250 elements, padded to 1280 for whole cache lines.
   test::ExpectSameGraph(R"(graph g {
     %w = weight : f32[5,1000]
     %b = bias : f32[10]
@@ -93,8 +93,8 @@ TEST(ShardOptimizer, PartsLieAsTheParameterDoes) {
                         *graph);
 }
 
-// A gradient that does not lie so is copied, and a parameter in row-major order
-// keeps its parts.
+// A gradient in another layout than the parameter is copied. A row-major
+// parameter keeps its shards.
 TEST(ShardOptimizer, GradientsAreCopiedToTheOrderOfParts) {
   const std::string before = R"(
     %x = data : f32[64,20]
@@ -134,7 +134,7 @@ TEST(ShardOptimizer, UpdatesPartsAndGathersThem) {
   EXPECT_EQ(gathers, 1);
 }
 
-// Two steps of each, from the same parameters.
+// Runs two steps with and without shards from the same parameters.
 TEST(ShardOptimizer, RanksGetWhatTheyWouldWithoutParts) {
   for (const int ranks : {2, 3, 4}) {
     const auto parts = test::ParseOrDie(kGradients);
@@ -198,8 +198,8 @@ TEST(ShardOptimizer, LeavesOneRankAlone) {
   EXPECT_FALSE(test::RunPass(ShardOptimizer, *graph, Sharded(1)));
 }
 
-// What `rank` of `ranks` has of a training graph's inputs: of parts its own of
-// the tensor that the whole graph has.
+// Returns the inputs of `rank`. A sharded input is the rank's shard of the
+// tensor in the unsharded graph.
 std::vector<Tensor> InputsOf(const ir::Graph& graph, int rank, bool overflow) {
   std::vector<Tensor> tensors;
   for (const ir::Input& input : graph.inputs()) {
@@ -208,7 +208,7 @@ std::vector<Tensor> InputsOf(const ir::Graph& graph, int rank, bool overflow) {
     if (input.role == ir::InputRole::kData) {
       tensors.push_back(
           test::RandomTensor(type, (name == "x" ? 10 : 20) + uint64_t(rank)));
-      // In the part of rank 1 of two, of the gradient that rank 0 makes.
+      // The overflow is in rank 0's gradient, in the shard that rank 1 owns.
       if (overflow && name == "x" && rank == 0)
         tensors.back().data[4000] = 1e39;
       continue;
@@ -242,7 +242,7 @@ std::vector<Tensor> InputsOf(const ir::Graph& graph, int rank, bool overflow) {
   return tensors;
 }
 
-// Results of each rank, after the passes that make an update of gradients.
+// Each rank's results after the passes that turn gradients into updates.
 struct Stepped {
   std::unique_ptr<ir::Graph> graph;
   std::vector<std::vector<Tensor>> ranks;
@@ -269,7 +269,7 @@ Stepped Step(PassOptions options, bool sharded, bool overflow = false) {
   return step;
 }
 
-// Parts of squares are added up in another order than squares.
+// Sums of squares over shards add in another order.
 TEST(ShardOptimizer, NormsAreOfAllRanksParts) {
   for (const int ranks : {2, 3, 4}) {
     PassOptions clipped = Sharded(ranks);
@@ -301,7 +301,7 @@ TEST(ShardOptimizer, NormsAreOfAllRanksParts) {
   }
 }
 
-// Without norms, bit for bit.
+// Without norms, results are bit-identical.
 TEST(ShardOptimizer, AdaptiveOptimizersKeepPartsOfTheirState) {
   for (const std::string& name : OptimizerNames()) {
     SCOPED_TRACE(name);
