@@ -52,7 +52,7 @@ LoweredKernel LowerFusion(const ir::Node& fusion, const ir::Target& target) {
       return LowerCumulativeSum(body, target);
     case ir::OpKind::kAllFinite:
     case ir::OpKind::kSumOfSquares:
-      return LowerMultiTensorReduce(body, target);
+      return LowerMultiTensorReduce(body, target, eager);
     case ir::OpKind::kSpaceToDepth:
       return LowerSpaceToDepth(body, target);
     default:

@@ -108,9 +108,10 @@ LoweredKernel LowerCumulativeSum(const ir::Graph& body,
 // equal share of every operand. Contiguous operands (attribute `groups`) are
 // one buffer; their padding is skipped. The order of a sum does not depend on
 // the groups. The result of all_finite does not depend on the order of the
-// operands.
+// operands. With `eager`, squares are rounded before they are added, so that
+// they are the same whether an operand appears once or twice.
 LoweredKernel LowerMultiTensorReduce(const ir::Graph& body,
-                                     const ir::Target& target);
+                                     const ir::Target& target, bool eager);
 
 // A "multi_tensor" fusion (passes::FuseUpdates): equal chains of elementwise
 // ops and sums over whole tensors, over several contiguous tensors, and copies

@@ -27,13 +27,13 @@ struct Run {
 
 class ReduceLowering {
  public:
-  ReduceLowering(const ir::Graph& body, const ir::Target& target)
+  ReduceLowering(const ir::Graph& body, const ir::Target& target, bool eager)
       : body_(body),
         node_(*body.nodes()[0]),
         squares_(node_.output()->type().dtype != DType::kBool),
         tasks_(std::max(4 * target.threads, 1)),
         simt_(target.simt),
-        builder_(std::string(node_.op_name()), target) {}
+        builder_(std::string(node_.op_name()), target, !eager) {}
 
   LoweredKernel Lower() {
     AddOperands();
@@ -208,8 +208,8 @@ class ReduceLowering {
 }  // namespace
 
 LoweredKernel LowerMultiTensorReduce(const ir::Graph& body,
-                                     const ir::Target& target) {
-  return ReduceLowering(body, target).Lower();
+                                     const ir::Target& target, bool eager) {
+  return ReduceLowering(body, target, eager).Lower();
 }
 
 }  // namespace fusor::codegen

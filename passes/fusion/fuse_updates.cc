@@ -402,11 +402,14 @@ std::vector<std::vector<Value*>> ContiguousRanges(const Node& joined) {
   return ranges;
 }
 
-// Returns true for a finiteness check, which may read gradients in any order.
+// Returns true for a check or a norm that may read gradients in any order. With
+// eager rounding a sum keeps its order, which fusion must not change.
 bool IsCheck(const Node& node) {
-  return node.body() != nullptr && node.body()->nodes().size() == 1 &&
-         (node.body()->nodes()[0]->kind() == ir::OpKind::kAllFinite ||
-          node.body()->nodes()[0]->kind() == ir::OpKind::kSumOfSquares);
+  if (node.body() == nullptr || node.body()->nodes().size() != 1) return false;
+  const ir::OpKind kind = node.body()->nodes()[0]->kind();
+  return kind == ir::OpKind::kAllFinite ||
+         (kind == ir::OpKind::kSumOfSquares &&
+          node.attrs().String("rounding") != "eager");
 }
 
 // Removes one occurrence of each of `values` from `from`. If one is missing,

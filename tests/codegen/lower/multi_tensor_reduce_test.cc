@@ -1,7 +1,11 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <string_view>
+#include <vector>
 
 #include "codegen/lower/lower.h"
 #include "ir/builder.h"
@@ -19,6 +23,7 @@ namespace {
 
 using ir::DType;
 using ir::Tensor;
+using ::testing::ElementsAre;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -72,31 +77,40 @@ TEST(FiniteKernel, TakesTheLargestNumberOfEachDtype) {
   }
 }
 
-// Checks gradients for finite values in the contiguous ranges that updates
-// read. Memory outside of tensors contains NaN.
-TEST(FiniteKernel, ReadsWhatUpdatesReadInOneLoopWithoutThePadding) {
-  const auto graph = test::UpdateGraph(test::Gradients::kComputed);
+// Returns updates, and an op on all their gradients as the output "all".
+std::unique_ptr<ir::Graph> UpdatesWith(std::string_view op) {
+  auto graph = test::UpdateGraph(test::Gradients::kComputed);
   std::vector<ir::Value*> gradients;
   for (const auto& node : graph->nodes()) {
     if (node->op_name() == "matmul") gradients.push_back(node->output());
   }
-  graph->AddOutput(graph->AddNode("all_finite", gradients, {})->output(),
-                   "finite");
+  graph->AddOutput(graph->AddNode(op, gradients, {})->output(), "all");
+  return graph;
+}
+
+// Returns the groups of operands that a node reads as one range.
+std::vector<int64_t> GroupsOf(const ir::Graph& graph) {
+  for (const auto& node : graph.nodes()) {
+    if (node->body() == nullptr) continue;
+    const ir::Attrs& attrs = node->body()->nodes()[0]->attrs();
+    if (attrs.Has("groups")) return attrs.Ints("groups");
+  }
+  return {};
+}
+
+// Checks gradients for finite values in the contiguous ranges that updates
+// read. Memory outside of tensors contains NaN.
+TEST(FiniteKernel, ReadsWhatUpdatesReadInOneLoopWithoutThePadding) {
+  const auto graph = UpdatesWith("all_finite");
   const test::FakeCompiler compiler;
   const test::Planned planned = test::FuseAndPlan(*graph, compiler);
-  std::vector<int64_t> groups;
-  for (const auto& node : planned.graph->nodes()) {
-    if (node->body() != nullptr &&
-        node->body()->nodes()[0]->attrs().Has("groups")) {
-      groups = node->body()->nodes()[0]->attrs().Ints("groups");
-    }
-  }
-  EXPECT_EQ(groups, std::vector<int64_t>{4}) << ir::Print(*planned.graph);
+  EXPECT_THAT(GroupsOf(*planned.graph), ElementsAre(4))
+      << ir::Print(*planned.graph);
   std::vector<Tensor> inputs;
   for (const ir::Input& input : planned.graph->inputs()) {
     inputs.push_back(test::RandomTensor(input.value->type(), 3));
   }
-  const int finite = planned.graph->FindOutput("finite");
+  const int finite = planned.graph->FindOutput("all");
   EXPECT_EQ(test::RunPlan(planned.plan, inputs)[finite].data[0], 1);
   for (const ir::Input& input : planned.graph->inputs()) {
     if (input.role != ir::InputRole::kData) continue;
@@ -173,6 +187,36 @@ TEST(SumOfSquares, AddsUpEveryElementWhateverTheNumberOfThreads) {
                   graph, tensors, ir::WithThreads(queries.target(), threads))[0]
                   .data[0],
               exact);
+  }
+}
+
+bool SquaresAreContracted(bool eager) {
+  ir::Graph graph;
+  ir::Value* x =
+      graph.AddInput({DType::kF32, {7}, {}}, ir::InputRole::kData, "x");
+  graph.AddOutput(graph.AddNode("sum_of_squares", {x, x}, {})->output(), "y");
+  const test::BareTarget queries;
+  passes::PassContext context(queries, {.eager_rounding = eager});
+  passes::Fuse(graph, context);
+  return LowerFusion(*graph.nodes()[0], queries.target()).kernel.contract;
+}
+
+// A multiplication that is used twice is not contracted: whether an operand
+// appears twice, or its copy beside it, decided the last bit.
+TEST(SumOfSquares, IsNotContractedWithEagerRounding) {
+  EXPECT_FALSE(SquaresAreContracted(true));
+  EXPECT_TRUE(SquaresAreContracted(false));
+}
+
+// Fusion must not change the order of the sum, which groups follow.
+TEST(SumOfSquares, KeepsItsOrderWithEagerRounding) {
+  for (const bool eager : {false, true}) {
+    const auto graph = UpdatesWith("sum_of_squares");
+    const test::BareTarget queries;
+    passes::PassContext context(queries, {.eager_rounding = eager});
+    passes::Fuse(*graph, context);
+    passes::FuseUpdates(*graph, context);
+    EXPECT_EQ(GroupsOf(*graph).empty(), eager) << ir::Print(*graph);
   }
 }
 
