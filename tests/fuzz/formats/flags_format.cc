@@ -1,6 +1,9 @@
 // The command line.
 
+#include <map>
+#include <memory>
 #include <sstream>
+#include <string>
 #include <vector>
 
 #include "ir/support/environment.h"
@@ -15,18 +18,41 @@ namespace {
 constexpr std::string_view kVariant = "--a=";
 constexpr int kParses = 10'000;  // of one CLI::App: lists of it may grow
 
+// The commands, or one of them: CLI11 visits all flags of all commands for each
+// command line.
 struct CommandLine {
   CLI::App app{"", "fusor"};
   tools::Run run;
   int parses = 0;
-  CommandLine() { tools::AddCommands(app, "fusor", &run); }
+
+  explicit CommandLine(std::string_view only) {
+    tools::AddCommands(app, "fusor", &run);
+    if (!Has(only)) return;
+    for (CLI::App* command : app.get_subcommands({})) {
+      if (command->get_name() != only) app.remove_subcommand(command);
+    }
+  }
+
+  bool Has(std::string_view command) const {
+    return !app.get_subcommands(
+                   [&](const CLI::App* a) { return a->get_name() == command; })
+                .empty();
+  }
 };
 
-void Parse(std::vector<std::string> args) {
-  static std::unique_ptr<CommandLine> line;
+// The one that has `command`, which need not be one.
+CommandLine& CommandLineOf(const std::string& command) {
+  static std::map<std::string, std::unique_ptr<CommandLine>> lines;
+  static const CommandLine all("");
+  std::unique_ptr<CommandLine>& line = lines[all.Has(command) ? command : ""];
   if (line == nullptr || ++line->parses == kParses) {
-    line = std::make_unique<CommandLine>();
+    line = std::make_unique<CommandLine>(command);
   }
+  return *line;
+}
+
+void Parse(std::vector<std::string> args) {
+  CommandLine* line = &CommandLineOf(args.empty() ? "" : args.front());
   try {
     tools::ParseArguments(line->app, std::move(args));
   } catch (const CLI::CallForHelp&) {
