@@ -1,5 +1,5 @@
-// Statistics of channels whose mean is a thousand times their deviation: sums
-// of squares in f32 would hold none of the variance.
+// Statistics of channels whose mean is a thousand times their deviation. Their
+// variance would be lost in f32 sums of squares.
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ using ir::Value;
 constexpr double kTolerance = 1e-3;
 constexpr double kMeanOverStd = 1000;
 
-// x [N,C,H,W] with channel c's deviation 2^(c mod 5 - 2).
+// Returns x [N,C,H,W]. Channel c has deviation 2^(c mod 5 - 2).
 Tensor MakeImages(const ir::Shape& shape) {
   Tensor x = test::RandomTensor({ir::DType::kF32, shape, {}}, 5, -1.7320508,
                                 1.7320508);
@@ -42,7 +42,7 @@ Tensor MakeImages(const ir::Shape& shape) {
   return x;
 }
 
-// Biased, of each channel.
+// Returns the biased variance of each channel.
 std::vector<double> Variances(const Tensor& x) {
   const ir::Shape& shape = x.type.shape;
   const int64_t pixels = shape[2] * shape[3];
@@ -66,7 +66,7 @@ std::vector<double> Variances(const Tensor& x) {
   return variances;
 }
 
-// What stands around the normalisation: each compiles to another kernel.
+// Ops around the normalisation. Each combination compiles to another kernel.
 struct Surroundings {
   const char* name;
   bool convolution = false;  // 1x1, which copies its input

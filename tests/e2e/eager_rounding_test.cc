@@ -1,6 +1,6 @@
-// Eager rounding: fusion changes no bit of loss, gradients and state of a
-// training step, whatever the network. Small random ones here, in fp32 and
-// mixed precision, with images in fp32 as users feed them.
+// With eager rounding, fusion changes no bit of a training step's loss,
+// gradients and state. Tests small random networks in fp32 and mixed precision,
+// with fp32 images.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -31,10 +31,10 @@ class RandomConvNet {
 
   enum class Kind {
     kMixed,
-    kPlain,     // convolution, bias, ReLU and an average over all places, no
-                // more, of larger images
-    kResidual,  // sums of normalisations and what they skip, before
-                // convolutions and at the end
+    kPlain,     // only convolution, bias, ReLU and global average pool, on
+                // larger images
+    kResidual,  // residual sums of normalisations, before convolutions and at
+                // the end
   };
   std::unique_ptr<ir::Graph> Build(Kind kind) {
     const bool plain = kind == Kind::kPlain;
@@ -87,7 +87,8 @@ class RandomConvNet {
     return Toss() ? b_.MaxPool2d(y, options) : b_.AvgPool2d(y, options);
   }
 
-  // As in ResNets. Convolutions of few channels are faster in fp32.
+  // Appends a residual block as in ResNets. Convolutions of few channels are
+  // faster in fp32.
   Value* Residual(Value* x) {
     const int64_t channels = Toss() ? 16 * Draw(1, 3) : Draw(1, 24);
     x = Convolution(x, channels, Draw(1, 2));
@@ -126,7 +127,7 @@ class RandomConvNet {
         .y;
   }
 
-  // [N, C, H, W] -> [N, features].
+  // Reduces [N, C, H, W] to [N, features].
   Value* Head(Value* x) {
     if (Toss()) return b_.GlobalAvgPool(x);
     const ir::Shape& shape = x->type().shape;
@@ -147,7 +148,7 @@ class RandomConvNet {
   Builder b_;
 };
 
-// Images, labels and a learning rate.
+// Draws images and labels. Sets the learning rate.
 inspect::InputBytes DataOf(const ir::Graph& graph, uint64_t seed) {
   const float lr = 0.1f;
   const auto* rate = reinterpret_cast<const char*>(&lr);
@@ -181,8 +182,8 @@ void ExpectThatFusionChangesNoBit(RandomConvNet::Kind kind, uint64_t seed,
   const inspect::VariantRun& run = comparison.variants[1];
   EXPECT_FALSE(run.differences.empty());
   for (const inspect::ValueDifference& value : run.differences) {
-    // On the way the library may leave -0 where a ReLU leaves 0, and a pool's
-    // gradient is masked before or after.
+    // Intermediate values may differ: the library may return -0 where a ReLU
+    // returns 0, and a pool's gradient is masked before or after pooling.
     if (value.kind == inspect::ValueKind::kIntermediate) continue;
     EXPECT_TRUE(value.difference.bit_identical())
         << inspect::ValueKindName(value.kind) << " " << value.name << ": "

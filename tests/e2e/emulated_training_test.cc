@@ -1,5 +1,6 @@
-// Whole training steps of the plans that nvidia-h200 gets, on the emulated GPU:
-// their kernels' very text, at planned places, against the interpreter.
+// Runs whole training steps planned for nvidia-h200 on the emulated GPU, with
+// the text of their kernels and planned buffer offsets, and compares them with
+// the interpreter.
 
 #include "tests/fakes/emulated_training.h"
 
@@ -24,7 +25,7 @@ using ir::DType;
 using models::Phase;
 using passes::NormLowering;
 
-// Of programs of one model in one dtype.
+// A model with a dtype and several lowerings.
 struct Case {
   const char* name;
   const char* arch;
@@ -32,7 +33,7 @@ struct Case {
   std::vector<NormLowering> lowerings;
 };
 
-// The fully connected layers of vgg16-bn alone would have 120 million
+// vgg16-bn is narrowed: its fully connected layers would have 120 million
 // parameters.
 std::unique_ptr<ir::Graph> Build(const std::string& arch, Phase phase,
                                  int64_t batch) {
@@ -48,8 +49,8 @@ EmulatedSetup SetupOf(DType dtype, NormLowering lowering, bool fusion = true) {
   setup.passes.precision.dtype = dtype;
   setup.passes.loss_scale.dynamic = dtype == DType::kF16;
   setup.passes.norm_lowering = lowering;
-  // cuDNN has nothing of normalisations in other dtypes, and joins before 1x1
-  // convolutions alone; what the plans compute is the same.
+  // cuDNN fuses normalisation ops only in f16, and block ends only with 1x1
+  // convolutions. The plans' results are the same.
   const bool lacking = dtype != DType::kF16 || lowering == NormLowering::kJoins;
   setup.whole_library = lacking && lowering > NormLowering::kKernels;
   return setup;
@@ -57,7 +58,7 @@ EmulatedSetup SetupOf(DType dtype, NormLowering lowering, bool fusion = true) {
 
 double ShareOf(DType dtype) { return dtype == DType::kF32 ? 1e-4 : 1e-2; }
 
-// Returns whether a call computes more than `op`, among it the ops `fused`.
+// Returns whether a call fuses `op` with other ops, including `fused`.
 bool HasFusion(const codegen::Plan& plan, const std::string& op,
                const std::string& fused) {
   return std::any_of(
@@ -67,7 +68,7 @@ bool HasFusion(const codegen::Plan& plan, const std::string& op,
       });
 }
 
-// That convolutions do what the lowering says.
+// Checks that convolutions contain the fusions of the lowering.
 void ExpectLowering(const codegen::Plan& plan, NormLowering lowering) {
   EXPECT_EQ(HasFusion(plan, "conv2d", "conv2d,reduce,mul,reduce"),
             lowering >= NormLowering::kStatistics);
@@ -81,7 +82,7 @@ void ExpectLowering(const codegen::Plan& plan, NormLowering lowering) {
 
 class EmulatedSteps : public ::testing::TestWithParam<Case> {
  protected:
-  // Two micro-batches, and an evaluation with what they have made.
+  // Runs two micro-batches and an evaluation of the resulting state.
   static void Check(EmulatedSetup setup, double share) {
     setup.passes.micro_batches = passes::MicroBatches::kFinish;
     EmulatedTraining training(setup);
@@ -102,7 +103,7 @@ class EmulatedSteps : public ::testing::TestWithParam<Case> {
   }
 };
 
-// In one test, for most texts of one lowering's kernels are another's as well.
+// One test for all lowerings, since they share the texts of most kernels.
 TEST_P(EmulatedSteps, AreTheInterpreters) {
   const Case& c = GetParam();
   for (const NormLowering lowering : c.lowerings) {
@@ -145,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(
                            {NormLowering::kKernels, NormLowering::kPrologues}}),
     [](const auto& param) { return std::string(param.param.name); });
 
-// Their updates reduce in chunks and in blocks of several shapes.
+// Their updates have reductions in chunks and in blocks of several shapes.
 TEST(EmulatedStepsTest, UpdateByOptimizersWithNormsAndCounts) {
   for (const char* name : {"lars", "lamb"}) {
     SCOPED_TRACE(name);
@@ -160,7 +161,7 @@ TEST(EmulatedStepsTest, UpdateByOptimizersWithNormsAndCounts) {
   }
 }
 
-// One operation of one kernel is another one, which the plan does not show.
+// Replaces one operation of one kernel, which the plan does not show.
 TEST(EmulatedStepsTest, FindAMiscompiledKernel) {
   EmulatedSetup setup = SetupOf(DType::kF32, NormLowering::kKernels);
   const auto build = [&] {
@@ -184,7 +185,7 @@ TEST(EmulatedStepsTest, FindAMiscompiledKernel) {
               ::testing::Not(::testing::IsEmpty()));
 }
 
-// With all of its channels.
+// Runs VGG with all its channels.
 void CheckWideVgg(DType dtype, NormLowering lowering) {
   EmulatedSetup setup = SetupOf(dtype, lowering);
   setup.batch = 2;
@@ -203,8 +204,7 @@ TEST(EmulatedWideVgg, F16StepsAreTheInterpreters) {
   CheckWideVgg(DType::kF16, NormLowering::kPrologues);
 }
 
-// Collectives run beside the backward kernels, in whatever order the events
-// leave open.
+// Collectives overlap with backward kernels in any order that events permit.
 TEST(EmulatedRanks, StepsAreThoseOfOneRankInAnyOrder) {
   for (const DType dtype : {DType::kF32, DType::kF16}) {
     EmulatedSetup setup = SetupOf(dtype, NormLowering::kKernels);
@@ -225,7 +225,7 @@ TEST(EmulatedRanks, StepsAreThoseOfOneRankInAnyOrder) {
   }
 }
 
-// Normalisation over all ranks' batches: they gather statistics on the way.
+// Synchronised batch normalisation: ranks gather statistics during the step.
 TEST(EmulatedRanks, NormaliseTogether) {
   EmulatedSetup setup;
   setup.seed = 7;

@@ -1,7 +1,7 @@
-// Fusion needs no more memory than its absence. Two of its choices hold bytes
-// that the unfused step does not: a forward kernel writes the mask of its ReLU,
-// a bit an element, where the unfused step compares again, and gradients wait
-// for the kernel that updates several parameters. Others hold less.
+// Fusion must not increase the peak memory. Two of its choices hold additional
+// bytes: a forward kernel writes the bitmask of its ReLU, which the unfused
+// step recomputes, and gradients wait for the kernel that updates several
+// parameters. Other choices hold fewer bytes.
 
 #include <gtest/gtest.h>
 
@@ -51,8 +51,8 @@ TEST_P(FusionMemory, PeakIsNotAboveTheUnfusedOne) {
   EXPECT_LE(fused.peak_bytes, unfused.peak_bytes);
 }
 
-// With small images gradients and workspaces outweigh activations. Workspaces
-// are those of a made-up library, for each CPU has others.
+// With small images, gradients and workspaces exceed activations. Uses
+// workspaces of a fake library, since those of oneDNN depend on the CPU.
 TEST_P(FusionMemory, PeakIsNotAboveTheUnfusedOneWithSmallImages) {
   const test::FakeCompiler compiler("cpu-avx512");
   const codegen::Plan fused = PlanOf(compiler, GetParam(), true, 4, 64);
@@ -60,7 +60,7 @@ TEST_P(FusionMemory, PeakIsNotAboveTheUnfusedOneWithSmallImages) {
   EXPECT_LE(fused.peak_bytes, unfused.peak_bytes);
 }
 
-// oneDNN's matrix products need 36 MB for four images of 2 x 2 pixels.
+// oneDNN's own matmuls need 36 MB for four images of 2 x 2 pixels.
 TEST(FusionMemorySmall, MatrixProductsOfSmallFeatureMapsNeedLittle) {
   for (const codegen::LibraryCall& call :
        PlanOf("resnet18", true, 4, 64).calls) {
@@ -70,13 +70,13 @@ TEST(FusionMemorySmall, MatrixProductsOfSmallFeatureMapsNeedLittle) {
   }
 }
 
-// Its masks lie beside ReLUs that are kept anyway, and there is no pool whose
-// operand fusion lets go.
+// The network stores its ReLUs in addition to the masks, and has no pool whose
+// operand fusion could free.
 TEST(FusionMemorySmall, MasksAddNothingToANetworkWithoutPools) {
   for (const int64_t batch : {8, 16}) {
     const codegen::Plan fused = PlanOf("resnet20-cifar", true, batch);
     const codegen::Plan unfused = PlanOf("resnet20-cifar", false, batch);
-    // Layouts of AVX2 need a copy more.
+    // AVX2's layouts need one more copy.
     EXPECT_LE(fused.peak_bytes, 1.03 * unfused.peak_bytes) << "batch " << batch;
   }
 }

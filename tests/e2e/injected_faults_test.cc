@@ -1,4 +1,4 @@
-// Bugs injected at random places, and the tools that find them.
+// Injects bugs at random places. The debugging tools must find them.
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ using test::Fault;
 using test::FaultKind;
 
 // Twenty seeds for each of two convolutional models, in parts that can run in
-// parallel, and some for one without convolutions.
+// parallel, and five seeds for a model without convolutions.
 struct Case {
   const char* name;
   std::unique_ptr<ir::Graph> (*model)(int64_t batch);
@@ -47,7 +47,7 @@ const Case kCases[] = {{"mlp", test::SmallMlp, 4, 0, 5},
                        {"resnet20_2", test::SmallResNet, 2, 7, 14},
                        {"resnet20_3", test::SmallResNet, 2, 14, 20}};
 
-// An attempt picks a place where a bug has no effect: a dead value, say.
+// Some attempts have no effect, e.g. at an unused value.
 constexpr uint64_t kAttempts = 50;
 
 size_t Pick(uint64_t seed, uint64_t attempt, size_t size) {
@@ -61,12 +61,12 @@ class InjectedFaultTest : public testing::TestWithParam<Case> {
   }
 
   struct Places {
-    std::vector<Application> all;    // every rewrite of every pass
-    std::vector<Application> sites;  // where a fault is injected
+    std::vector<Application> all;    // all rewrites of all passes
+    std::vector<Application> sites;  // candidates for a fault
   };
 
-  // Sites are about values that the pass was given: those it makes itself may
-  // have other names when it runs again on a copy.
+  // Sites are values of the pass's input. Values that the pass creates may have
+  // other names when it runs again on a copy.
   Places FindPlaces() const {
     const auto graph = Model();
     passes::PassOptions options;
@@ -100,7 +100,7 @@ class InjectedFaultTest : public testing::TestWithParam<Case> {
     return names;
   }
 
-  // The number that fuel gives to the first rewrite of that value.
+  // Returns the number of the first rewrite of that value, as fuel counts.
   static int64_t NumberOf(const std::vector<Application>& places,
                           const Application& place) {
     int64_t n = 0;
@@ -121,7 +121,7 @@ class InjectedFaultTest : public testing::TestWithParam<Case> {
     return options;
   }
 
-  // True when outputs change with the rewrite that is faulty as the last.
+  // Returns true if outputs change when the faulty rewrite is the last.
   bool HasEffect(const Fault& fault, int64_t number) const {
     if (fault.kind == FaultKind::kAbort || fault.kind == FaultKind::kThrow) {
       return true;
@@ -155,7 +155,7 @@ class InjectedFaultTest : public testing::TestWithParam<Case> {
                          ir::EvalMode::kTyped);
   }
 
-  // Injects a fault at a random rewrite and lets bisection find it.
+  // Injects a fault into a random rewrite. Bisection must find it.
   void FindInPass(const Places& places, inspect::Symptom symptom,
                   FaultKind kind, uint64_t seed) {
     const auto model = Model();
@@ -171,7 +171,7 @@ class InjectedFaultTest : public testing::TestWithParam<Case> {
       const int64_t number = NumberOf(places.all, place);
       const bool right = found.has_value() && found->pass == place.pass &&
                          found->application == number;
-      // Asked last, for it takes as long as bisection.
+      // Checked last, since it takes as long as bisection.
       if (!right && !HasEffect(fault, number)) continue;
       ASSERT_TRUE(found.has_value());
       EXPECT_EQ(found->pass, place.pass);
@@ -180,7 +180,7 @@ class InjectedFaultTest : public testing::TestWithParam<Case> {
       EXPECT_FALSE(found->symptom.empty());
       if (options.reduce) {
         EXPECT_LE(found->reduced.graph->nodes().size(), 12u);
-        // A rewrite may need what an earlier one has made.
+        // A rewrite may depend on an earlier one.
         EXPECT_GE(found->reduced_application, 1);
         EXPECT_LE(found->reduced_application, 12);
       }
@@ -232,7 +232,7 @@ TEST_P(InjectedFaultTest, SoundProgramsShowNothing) {
   }
 }
 
-// --- In code that runs -------------------------------------------------------
+// --- In generated code -------------------------------------------------------
 
 class InjectedCodeFaultTest : public InjectedFaultTest {
  protected:
@@ -241,7 +241,8 @@ class InjectedCodeFaultTest : public InjectedFaultTest {
         compiler_(backend_.CreateCompiler("", {})),
         device_(backend_.OpenDevice(0, {})) {}
 
-  // Of the process: ctest runs several of these tests side by side.
+  // Each process has its own cache: ctest runs several of these tests at the
+  // same time.
   static void SetUpTestSuite() {
     cache_ = std::make_unique<test::TemporaryFolder>();
   }
@@ -296,7 +297,7 @@ TEST_P(InjectedCodeFaultTest, WrongKernelCodeIsFoundByIsolation) {
   }
 }
 
-// Of one step on random inputs.
+// Returns the first non-finite value of a step on random inputs.
 std::optional<inspect::NonFinite> FirstNonFinite(runtime::Session& session,
                                                  runtime::Program& program,
                                                  uint64_t seed) {
@@ -320,7 +321,7 @@ std::optional<inspect::NonFinite> FirstNonFinite(runtime::Session& session,
   return found;
 }
 
-// The sqrt that a injected NaN comes from; null when there is none.
+// Returns the sqrt that creates an injected NaN, or null.
 const ir::Node* InjectedNan(const ir::Graph& graph) {
   for (const auto& node : graph.nodes()) {
     if (node->body() == nullptr) continue;
@@ -346,7 +347,7 @@ TEST_P(InjectedCodeFaultTest, NanInAFusedKernelIsFoundAtItsOp) {
       runtime::Program& program = session.Compile(
           Model(), codegen::ProgramKind::kTrain, CompileOptions(fault));
       found = FirstNonFinite(session, program, seed);
-      if (!found) continue;  // a comparison makes something finite of it
+      if (!found) continue;  // a comparison makes it finite
       const ir::Node* injected = InjectedNan(program.graph());
       ASSERT_NE(injected, nullptr);
       EXPECT_EQ(found->op, "sqrt");

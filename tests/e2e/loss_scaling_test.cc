@@ -1,4 +1,4 @@
-// Loss scaling as it is compiled for the CPU.
+// Loss scaling, compiled for the CPU.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ TEST(LossScale, CompiledStepsAreTheInterpreters) {
     for (int step = 0; step < 3; ++step) {
       steps.Step(train);
       EXPECT_EQ(steps.output(ir::kFinite), 1);
-      // A few steps in fp32: they drift apart after more.
+      // In fp32, compiled and interpreted states drift apart after a few steps.
       steps.ExpectAgreement(step == 0 ? 1e-4 : 1e-2);
     }
     EXPECT_EQ(steps.session().state().Read(ir::kLossScale)[0], 2048);
@@ -71,8 +71,8 @@ TEST(LossScale, CompiledStepsAreTheInterpreters) {
   }
 }
 
-// A power of two changes no bit of a gradient that neither under- nor
-// overflows.
+// Scaling by a power of two changes no bit of a gradient without underflow or
+// overflow.
 TEST(LossScale, AStaticScaleChangesNothingInF32) {
   std::map<std::string, std::vector<float>> plain;
   for (const double scale : {1.0, 256.0}) {
@@ -92,7 +92,7 @@ TEST(LossScale, AStaticScaleChangesNothingInF32) {
   }
 }
 
-// Two layers whose gradients are below the least number of fp16.
+// Returns a graph with two layers whose gradients underflow in fp16.
 std::unique_ptr<ir::Graph> TinyGradients() {
   auto graph = std::make_unique<ir::Graph>("tiny");
   ir::Builder b(*graph);
@@ -115,7 +115,7 @@ std::unique_ptr<ir::Graph> TinyGradients() {
 std::vector<double> GradientOf(const char* weight, DType dtype, double scale) {
   codegen::CompileOptions options;
   options.passes.keep_gradients = true;
-  // The CPU multiplies f16 in f32: otherwise it would not round to it.
+  // The CPU computes f16 in f32. Without eager rounding, it would not round.
   options.passes.eager_rounding = true;
   options.passes.precision.dtype = dtype;
   options.passes.loss_scale.initial = scale;
@@ -146,7 +146,7 @@ TEST(LossScale, RecoversGradientsThatUnderflowInF16) {
   EXPECT_LT(Norm(scaled), 0.01 * Norm(exact));
 }
 
-// The state of a run whose step overflows, before and after.
+// Checks that the state after an overflow equals the state before.
 void ExpectSkipped(const std::map<std::string, std::vector<float>>& before,
                    Session& session) {
   for (const auto& [name, values] : AllState(session)) {
@@ -191,7 +191,7 @@ TEST(LossScale, AnOverflowInAnyLayerSkipsTheWholeUpdate) {
   EXPECT_EQ(parameters, 20);
 }
 
-// What the message of an overflow that ends the run says.
+// Returns the error message of overflows that end the run.
 std::string StopMessage(StepParity& steps, int program) {
   try {
     runtime::Session& session = steps.session();
@@ -237,7 +237,8 @@ TEST(LossScale, TooManyOverflowsNameAValueOfAnyMicroBatch) {
               HasSubstr("first such value: accumulated/"));
 }
 
-// The scale alone is at fault: the steps that skip find one that fits.
+// The gradients overflow only because of the scale. Skipped steps reduce it
+// until they do not.
 TEST(LossScale, ShrinksUntilF16GradientsFit) {
   passes::PassOptions options = Dynamic(0x1p24);
   options.precision.dtype = DType::kF16;
@@ -264,8 +265,9 @@ TEST(LossScale, ShrinksUntilF16GradientsFit) {
   EXPECT_NE(session.state().Read("fc.weight"), before.at("fc.weight"));
 }
 
-// The check of 161 gradients is one kernel, the scale another; the update keeps
-// its two, and 106 running statistics share a few. So with their norm.
+// One kernel checks 161 gradients, one updates the scale. Updates need no more
+// kernels, and 106 running statistics share a few. The same holds with the
+// gradients' norm.
 TEST(LossScale, AddsFewKernelsToResNet50) {
   const auto kernels = [](bool dynamic, double clip = 0) {
     codegen::CompileOptions options;
@@ -282,7 +284,7 @@ TEST(LossScale, AddsFewKernelsToResNet50) {
         .report.kernels;
   };
   EXPECT_LE(kernels(true) - kernels(false), 10);
-  // The norm of all gradients, and the factor.
+  // One kernel computes the norm, one the factor.
   EXPECT_LE(kernels(false, 1) - kernels(false), 2);
 }
 

@@ -1,5 +1,5 @@
-// Modules whose fusion, rounding or library calls were once wrong, compiled for
-// the CPU against the typed interpreter.
+// Modules whose fusion, rounding or library calls were once wrong. Compares
+// them, compiled for the CPU, with the typed interpreter.
 
 #include "tests/testing/module_parity.h"
 
@@ -19,7 +19,8 @@ using ir::DType;
 
 ModuleRun Training() { return {.train = true}; }
 
-// A slice from the start is no renaming: its result is shorter.
+// A slice from the start is not a view of the whole, since its result is
+// shorter.
 TEST(PrefixSlices, BesideTheirWholeOperand) {
   ExpectAsInterpreted(R"(graph whole_and_prefix {
       %a = data : f32[16,256]
@@ -28,7 +29,7 @@ TEST(PrefixSlices, BesideTheirWholeOperand) {
       %e = exp(%l) : f32[16,64]
       return %s as "s", %e as "e"
     })");
-  // The reduced prefix spans the loops; the whole does not fit into them.
+  // The loops cover only the reduced prefix, which is smaller than the whole.
   ExpectAsInterpreted(R"(graph reduced_prefix {
       %a = data : f32[16,64]
       %s = neg(%a) : f32[16,64]
@@ -95,7 +96,7 @@ TEST(PrefixSlices, ThroughOtherMovement) {
     })");
 }
 
-// Blocked layouts: a part of the channels, by whole blocks and not.
+// Slices of channels in blocked layouts, at the end of a block and inside.
 TEST(PrefixSlices, OfTheChannelsOfAConvolution) {
   for (const int channels : {16, 24}) {
     ExpectAsInterpreted(fmt::format(R"(graph channels {{
@@ -139,7 +140,7 @@ TEST(PrefixSlices, InTraining) {
                       Training());
 }
 
-// The input gate is the first quarter of what all gates are computed in.
+// The input gate is the first quarter of the matmul for all gates.
 TEST(PrefixSlices, InALstm) {
   constexpr int64_t kSteps = 8, kBatch = 16, kIn = 32, kUnits = 64;
   auto graph = std::make_unique<ir::Graph>("lstm");
@@ -173,7 +174,7 @@ TEST(PrefixSlices, InALstm) {
   ExpectAsInterpreted(std::move(graph), Training());
 }
 
-// u8 arithmetic happens in 32 bits and wraps around after each op.
+// u8 arithmetic has 32 bits and wraps around after each op.
 TEST(Integers, WrapInsideFusions) {
   ExpectAsInterpreted(R"(graph bytes {
       %a = data : u8[300]
@@ -209,7 +210,7 @@ class NotANumber : public testing::TestWithParam<const char*> {};
 TEST_P(NotANumber, PassesReluAndMaxPool) {
   const std::string dtype = GetParam();
   ModuleRun run{.tolerance = 0.02, .first = {{"x", NAN}}};
-  run.options.passes.winograd = false;  // a tile of NaN instead of one
+  run.options.passes.winograd = false;  // else a whole tile is NaN
   const auto with = [&](std::string text) {
     for (size_t at; (at = text.find("TYPE")) != std::string::npos;) {
       text.replace(at, 4, dtype);
@@ -249,7 +250,7 @@ TEST_P(NotANumber, PassesReluAndMaxPool) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, NotANumber, testing::Values("f32", "bf16"),
                          [](const auto& param) { return param.param; });
 
-// One value as several operands.
+// The same value as several operands.
 TEST(RepeatedOperands, OfReductionsOverManyTensors) {
   ExpectAsInterpreted(R"(graph twice {
       %a = data : f32[5]
@@ -284,7 +285,7 @@ TEST(RepeatedOperands, OfOtherOps) {
     })");
 }
 
-// Two parameters of one gradient, and two that are each other's.
+// Two parameters share a gradient, then two are each other's gradients.
 TEST(RepeatedOperands, OfUpdates) {
   const std::string shared = R"(graph two_biases {
       %x = data : f32[4,5]
@@ -320,7 +321,8 @@ ModuleRun Mixed(DType dtype) {
   return run;
 }
 
-// A depthwise convolution's weight pads otherwise in 16 bit than in 32.
+// The weight of a depthwise convolution is padded differently in 16 and in 32
+// bits.
 TEST(MixedPrecision, KeepsCopiesOfWeightsOfAllSizes) {
   ExpectAsInterpreted(R"(graph depthwise {
       %x = data : f32[2,48,8,8]
@@ -368,10 +370,10 @@ INSTANTIATE_TEST_SUITE_P(Networks, MixedPrecisionBlocks,
                                          "convnext", "densenet"),
                          [](const auto& param) { return param.param; });
 
-// The layout pass may not merge these casts into its copies.
+// The layout pass must not merge these casts into its copies.
 // LLVM before 22 swaps the operands of a masked AVX512-FP16 comparison without
-// its condition where it runs out of registers (its issue 159723): the gradient
-// was 0. The logarithm and the power need the registers.
+// its condition when it runs out of registers (its issue 159723). The gradient
+// was 0. The logarithm and the power use up registers.
 TEST(Comparisons, OfF16UnderRegisterPressure) {
   ModuleRun run = Training();
   run.options.passes.eager_rounding = true;
@@ -419,7 +421,7 @@ TEST(Copies, OfACastFromBool) {
                       run);
 }
 
-// oneDNN has no such reorder.
+// oneDNN does not support this reorder.
 TEST(Copies, FromF16ToBF16) {
   constexpr char kModule[] = R"(graph model {
       %x = weight : f16[4,3]
@@ -438,8 +440,8 @@ TEST(Copies, FromF16ToBF16) {
   }
 }
 
-// Fusion accepted these reductions in one order of the nodes, and the kernel
-// had another, in which their loops do not agree.
+// Fusion accepted these reductions in one order of the nodes. The kernel had
+// another order, in which their loops do not match.
 TEST(Reductions, OfOneElementBesideWholeOnes) {
   ExpectAsInterpreted(R"(graph one_element {
       %x = data : f16[9,1,1,1]

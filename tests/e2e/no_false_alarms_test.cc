@@ -1,6 +1,6 @@
-// The debugging tools accuse no correct program: isolate, bisect and the
-// numerics check run over every built-in model and over random graphs in which
-// one value feeds several operands.
+// The debugging tools must not report errors in correct programs. Runs isolate,
+// bisect and the numerics check on every built-in model, and on random graphs
+// with values that are several operands.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ using codegen::ProgramKind;
 
 class Tools {
  public:
-  // `precision`: dtype of mixed precision; f32: none.
+  // `precision` is the dtype of mixed precision. f32 disables it.
   explicit Tools(ir::DType precision = ir::DType::kF32)
       : backend_(LoadBackend("cpu")),
         compiler_(backend_.CreateCompiler("", {.threads = 1})),
@@ -39,8 +39,8 @@ class Tools {
 
   using Inputs = std::function<std::vector<ir::Tensor>(const ir::Graph&)>;
 
-  // Runs all three tools. `inputs` gives one tensor per input of a graph at any
-  // stage.
+  // Runs all three tools. `inputs` returns one tensor per input of a graph at
+  // any stage.
   void ExpectNoAccusation(const ir::Graph& graph, ProgramKind kind,
                           const Inputs& inputs) {
     const std::string accused = Accuse(graph, kind, inputs);
@@ -107,8 +107,8 @@ class Tools {
 
 // --- Built-in models ---------------------------------------------------------
 
-// The model with an eighth of the channels, for images whose sizes are no
-// channel counts.
+// Returns the model with an eighth of the channels, for images whose sizes
+// differ from all channel counts.
 std::unique_ptr<ir::Graph> SmallModel(const std::string& arch) {
   models::ModelOptions options;
   options.batch = 2;
@@ -116,7 +116,8 @@ std::unique_ptr<ir::Graph> SmallModel(const std::string& arch) {
   options.num_classes = 10;
   auto graph = models::BuildModel(arch, models::Phase::kTrain, options).graph;
   if (arch == "resnet20-cifar") return graph;
-  // Of the rows of VGG's pooling too, images times channels.
+  // 25088 is the size of VGG's pooled images: rows times columns times
+  // channels.
   inspect::ExtentMap extents;
   for (const int64_t extent : {64, 128, 256, 512, 1024, 2048, 4096, 25088}) {
     extents[extent] = extent / 8;
@@ -163,8 +164,8 @@ INSTANTIATE_TEST_SUITE_P(MixedPrecision, EveryModel,
 
 // --- Random graphs -----------------------------------------------------------
 
-// Adds products of values with themselves, and with views of themselves, which
-// share a buffer.
+// Adds products of values with themselves, and with views that share their
+// buffer.
 void AddSharedOperands(ir::Graph& graph) {
   ir::Builder b(graph);
   std::vector<ir::Value*> matrices;

@@ -1,5 +1,5 @@
-// A label outside of the classes makes loss and gradient of its sample NaN: by
-// the interpreter, compiled for the CPU, and by the CUDA text, emulated.
+// If a label is not a class, the loss and the gradient of its sample are NaN:
+// interpreted, compiled for the CPU, and in emulated CUDA text.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ using ir::Value;
 
 constexpr int64_t kSamples = 6, kClasses = 37;
 
-// Losses of all samples and the gradient of their sum.
+// Returns the losses of all samples and the gradient of their sum.
 std::unique_ptr<ir::Graph> Losses(double smoothing) {
   auto graph = std::make_unique<ir::Graph>("losses");
   ir::Builder b(*graph);

@@ -1,5 +1,5 @@
-// Training whose host prepares batches while the device runs: on the emulated
-// GPU, whose streams do work when they must, or earlier.
+// The host prepares batches while the device runs steps. The emulated GPU's
+// streams run their work when they must, or earlier.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ using runtime::TrainReport;
 
 constexpr int kBatch = 2;
 
-// Tells what happens before each batch.
+// Calls `asked` before each batch.
 class WatchedSource : public runtime::SyntheticSource {
  public:
   explicit WatchedSource(std::function<void()> asked)
@@ -48,8 +48,8 @@ class WatchedSource : public runtime::SyntheticSource {
 
 struct Outcome {
   TrainReport report;
-  std::vector<int64_t> completed;    // steps, when each batch was asked for
-  std::map<int64_t, double> scales;  // by the last iteration of an interval
+  std::vector<int64_t> completed;    // steps completed before each batch
+  std::map<int64_t, double> scales;  // by last iteration of an interval
 };
 
 class RunningAhead : public ::testing::Test {
@@ -100,15 +100,16 @@ TEST_F(RunningAhead, ABatchIsAskedForWhileTheStepBeforeRuns) {
   const Outcome run = Train(1, 1);
   EXPECT_EQ(run.completed, (std::vector<int64_t>{0, 0, 1, 2, 3, 4, 5}));
   ASSERT_EQ(run.report.losses.size(), 7u);
-  // Each is the loss of its own step. A save after each step leaves no groups.
+  // Every loss is that of its own step. With a save after each step, there are
+  // no groups.
   const Outcome waiting = Train(1, 2, /*save_every=*/1, /*graph_steps=*/2);
   EXPECT_EQ(waiting.completed, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(run.report.losses, waiting.report.losses);
   EXPECT_EQ(run.report.end.loss_hash, waiting.report.end.loss_hash);
   EXPECT_EQ(run.scales, waiting.scales);
   EXPECT_EQ(run.scales.size(), 4u);
-  // The emulated GPU captures nothing, so a group's steps are enqueued one by
-  // one.
+  // The emulated GPU captures no graphs, so it enqueues the steps of a group
+  // one by one.
   const Outcome grouped = Train(1, 6, /*save_every=*/0, /*graph_steps=*/2);
   EXPECT_EQ(grouped.completed, (std::vector<int64_t>{0, 0, 0, 0, 2, 2, 4}));
   EXPECT_EQ(grouped.report.losses, run.report.losses);

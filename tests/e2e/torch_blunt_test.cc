@@ -1,10 +1,11 @@
-// The compiled fp32 step on the cpu backend against PyTorch in fp64, with
-// PyTorch's own fp32 errors as the yardstick.
+// Compares the compiled fp32 step of the cpu backend with PyTorch in fp64. The
+// tolerance is PyTorch's own fp32 error.
 //
-// An error is |dg|/|g|. Single steps hang on whether a ReLU input changes its
-// sign, so medians over the stored seeds are compared: PyTorch's is that of
-// its worse layout. fp64 gradients are stored as projections on random signs;
-// the mean square of eight differences of projections estimates |dg|^2.
+// The error is |dg|/|g|. In a single step, it depends on whether a ReLU input
+// changes its sign. Therefore medians over the stored seeds are compared.
+// PyTorch's is the median for its worse layout. fp64 gradients are stored as
+// projections on random signs. The mean square of eight projections'
+// differences estimates |dg|^2.
 
 #include <gtest/gtest.h>
 
@@ -35,10 +36,10 @@ using test::TorchGolden;
 
 constexpr double kAllFactor = 2;
 constexpr double kTensorFactor = 4;
-constexpr double kTensorFloor = 1e-5;  // of PyTorch's own error
+constexpr double kTensorFloor = 1e-5;  // minimum of PyTorch's own error
 constexpr size_t kSummary = 9;         // norm and projections
 
-// `at(seed, layout)`; the larger of the layouts' medians.
+// Returns the larger of the two layouts' medians of at(seed, layout).
 template <typename At>
 double WorseMedian(size_t seeds, At at) {
   double worse = 0;
@@ -70,7 +71,7 @@ class CompiledStep {
     session_.state().Initialize(0);  // momentum
   }
 
-  // The learning rate is 0, and momentum changes no gradient.
+  // The learning rate is 0, and momentum does not affect gradients.
   void Run(uint64_t seed) {
     for (const auto& [name, tensor] :
          test::DrawStepInputs(spec_, size_, seed)) {
@@ -142,8 +143,8 @@ TEST_P(TorchBlunt, GradientsStrayNoFurtherThanPyTorchs) {
   const std::vector<double> losses = golden.Get("blunt/loss").data;
   const std::vector<double> torch_all = golden.Get("blunt/error_all").data;
   const std::vector<double> torch_each = golden.Get("blunt/error_each").data;
-  // Of VGG16 three say enough: projecting its 138 million gradients takes most
-  // of the time.
+  // Three seeds suffice for VGG16: projecting its 138 million gradients takes
+  // most of the time.
   const size_t seeds = std::min<size_t>(losses.size(), arch == "vgg16" ? 3 : 5);
 
   CompiledStep step(golden.spec(), winograd);

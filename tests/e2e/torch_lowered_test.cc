@@ -1,10 +1,10 @@
-// Training graphs after every pass, kernels and all, run by the interpreter in
-// exact mode, against PyTorch in fp64. tests/models/torch_step_test.cc holds
-// the graphs that models and differentiation give against the same values.
+// Interprets training graphs after all passes, including kernels, in exact
+// mode, and compares them with PyTorch in fp64. tests/models/torch_step_test.cc
+// compares the graphs before the passes with the same values.
 //
-// The tolerance is that of the graphs before the passes, in units of a tensor's
-// norm: passes only reorder sums, and the variances of lowered normalisations
-// come from sums shifted by a value of the channel, which do not cancel.
+// The tolerance is the same, relative to a tensor's norm: passes only reorder
+// sums. Lowered normalisations shift their sums by a value of the channel, so
+// that variances do not cancel.
 
 #include <gtest/gtest.h>
 
@@ -28,8 +28,8 @@ using test::TorchGolden;
 constexpr double kTolerance = 1e-10;
 constexpr uint64_t kSeed = 0;
 
-// The training step, optimised, with its gradients as outputs; momenta and
-// learning rate are inputs too.
+// Returns the optimised training step with gradients as outputs. Momenta and
+// the learning rate are inputs.
 std::unique_ptr<Graph> OptimizedStep(const std::string& arch,
                                      const json& spec) {
   const auto size = test::StepSizeOf(spec, "sharp");
@@ -43,7 +43,7 @@ std::unique_ptr<Graph> OptimizedStep(const std::string& arch,
   const test::BareTarget target;
   passes::PassOptions options;
   options.keep_gradients = true;
-  // Weights, gradients, momenta and their updates in fp64 take 6 GB.
+  // In fp64, weights, gradients, momenta and updates take 6 GB.
   if (arch == "vgg16") options.disabled = {"optimizer_update"};
   passes::PassContext context(target, options);
   for (const auto stage : {passes::Stage::kForward, passes::Stage::kTraining,

@@ -60,8 +60,8 @@ TEST_P(TorchWeights, NamesAndShapesAreTorchvisions) {
   EXPECT_EQ(actual, expected);
 }
 
-// vgg16's half gigabyte is left out: its names are checked where its gradients
-// are.
+// Excludes vgg16, which has half a gigabyte. The tests of its gradients check
+// its names.
 INSTANTIATE_TEST_SUITE_P(Models, TorchWeights,
                          ::testing::Values("resnet18", "resnet50-v1.5",
                                            "resnet50-v1b"),

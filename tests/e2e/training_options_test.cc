@@ -1,5 +1,5 @@
-// Micro-batches, clipping, averages, optimizers and 16-bit gradients as they
-// are compiled for the CPU.
+// Micro-batches, clipping, averages, optimizers and 16-bit gradients, compiled
+// for the CPU.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,8 @@ using runtime::Session;
 
 constexpr int64_t kBatchSize = 4;
 
-// Convolution, pooling, two linear layers with biases; no normalisation.
+// Returns a graph with a convolution, a pool and two linear layers with biases,
+// and without normalisation.
 std::unique_ptr<ir::Graph> Plain(int64_t batch) {
   auto graph = std::make_unique<ir::Graph>("plain");
   ir::Builder b(*graph);
@@ -57,7 +58,7 @@ std::unique_ptr<ir::Graph> Plain(int64_t batch) {
   return graph;
 }
 
-// By name, each with its defaults.
+// Returns every optimizer with its defaults, by name.
 std::map<std::string, passes::PassOptions> EveryOptimizer() {
   std::map<std::string, passes::PassOptions> all;
   for (const std::string& name : passes::OptimizerNames()) {
@@ -76,7 +77,7 @@ Tensor Labels(int64_t batch) {
   return RandomTensor({DType::kI32, {batch}, {}}, 3, 0, 4);
 }
 
-// Micro-batch `i` of a larger one.
+// Returns micro-batch `i` of a batch.
 Tensor Part(const Tensor& whole, int64_t batch, int64_t i) {
   Tensor part{whole.type, {}};
   part.type.shape[0] = batch;
@@ -138,7 +139,7 @@ TEST(MicroBatches, EqualOneLargeBatch) {
   }
 }
 
-// What is left at the end of an epoch: a mean over fewer.
+// An incomplete update at the end of an epoch averages fewer micro-batches.
 TEST(MicroBatches, FinishingAloneIsAnOrdinaryStep) {
   std::map<std::string, std::vector<float>> plain;
   for (const bool finishing : {false, true}) {
@@ -217,7 +218,7 @@ TEST(MicroBatches, AnOverflowInOneSkipsTheUpdateOfAll) {
             before.at("stem.running_mean"));
 }
 
-// Neither micro-batches nor skipped updates count.
+// Micro-batches and skipped updates are not counted.
 TEST(MicroBatches, UpdatesAreCountedOnceTheyAreDone) {
   passes::PassOptions options = Finishing();
   options.loss_scale = {.initial = 1024, .dynamic = true};
@@ -253,7 +254,7 @@ TEST(MicroBatches, UpdatesAreCountedOnceTheyAreDone) {
   EXPECT_EQ(count(), 0);
 }
 
-// One after the other, and all together.
+// Tests each option by itself, then all together.
 TEST(TrainingOptions, CompiledStepsAreTheInterpreters) {
   std::map<std::string, passes::PassOptions> all = EveryOptimizer();
   all["clipped"].optimizer.clip_norm = 0.05;
@@ -287,8 +288,8 @@ TEST(TrainingOptions, CompiledStepsAreTheInterpreters) {
   }
 }
 
-// Fused or not, and whatever joins the updates: with eager rounding not a bit
-// differs.
+// With eager rounding, results are bit-identical with and without fusion, and
+// however updates are grouped.
 TEST(TrainingOptions, FusionChangesNoBitWithEagerRounding) {
   std::map<std::string, passes::PassOptions> all = EveryOptimizer();
   all["clipped"].optimizer.clip_norm = 0.05;
@@ -376,8 +377,8 @@ TEST(TrainingOptions, GradientsIn16BitAgreeWithTheInterpreter) {
   steps.InitializeState(1);
   FeedPart(steps, 1, 0);
   steps.Step(train);
-  // The interpreter's session has no passes for mixed precision: it rounds
-  // gradients alone.
+  // The interpreted session does not run mixed precision. It only rounds
+  // gradients.
   steps.ExpectAgreement(0.05);
 }
 

@@ -1,5 +1,5 @@
-// Weights that are kept in 16 bit for the library, as compiled for the CPU: a
-// step computes the same bits as one that casts and packs them itself.
+// Cached cast weights in 16 bits, compiled for the CPU. A step is bit-identical
+// to one that casts and packs the weights itself.
 
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ using runtime::Session;
 
 constexpr int64_t kBatch = 4;
 
-// Programs of one model, their sessions alike but for the pass.
+// Programs of one model in a session with or without the pass.
 class TrainingSession {
  public:
   TrainingSession(passes::PassOptions options, bool copies)
@@ -50,7 +50,7 @@ class TrainingSession {
     session_.state().Initialize(1);
   }
 
-  // The loss.
+  // Runs a step. Returns the loss.
   double Step(uint64_t seed) { return Run(*train_, seed); }
   double Add(uint64_t seed) { return Run(*add_, seed); }
 
@@ -74,7 +74,7 @@ class TrainingSession {
                      values.size() * sizeof(T));
   }
 
-  // Compiled against the training program's state.
+  // Compiles an evaluation with the training program's state.
   runtime::Program& AddEvaluation(bool averages) {
     auto graph = SmallResidual(kBatch);
     if (averages) passes::ReadAverages(*graph);
@@ -95,7 +95,7 @@ class TrainingSession {
     return copies;
   }
 
-  // Every copy is what its weight says.
+  // Checks that every copy equals its rounded weight.
   void ExpectFresh() {
     for (const codegen::PlanInput& input : train_->plan().inputs) {
       if (input.role != ir::InputRole::kWeightCopy) continue;
@@ -128,7 +128,7 @@ const Recipe kRecipes[] = {
     {"fp16",
      [](passes::PassOptions& o) {
        o.precision.dtype = DType::kF16;
-       // Fast rounding keeps f32 where a kernel casts there and back.
+       // Fast rounding keeps f32 if a kernel casts to 16 bits and back.
        o.eager_rounding = true;
        o.loss_scale.initial = 128;
      }},
@@ -165,7 +165,7 @@ const Recipe kRecipes[] = {
 passes::PassOptions OptionsOf(const Recipe& recipe) {
   passes::PassOptions options;
   options.precision.dtype = DType::kBF16;
-  // Where the CPU has no bf16, weights are cast there and back: as for fp16.
+  // Without bf16, the CPU casts weights to bf16 and back, as for fp16.
   options.eager_rounding = !ir::DefaultCpuTarget().bf16_matmul;
   recipe.set(options);
   return options;
@@ -200,7 +200,7 @@ TEST_P(WeightCopies, ChangeNoBitOfAStep) {
 INSTANTIATE_TEST_SUITE_P(Recipes, WeightCopies, testing::ValuesIn(kRecipes),
                          [](const auto& recipe) { return recipe.param.name; });
 
-// Calls that read nothing but state, and write it in another dtype or layout.
+// Counts calls that convert state to another dtype or layout.
 int CountRepacks(const codegen::Plan& plan) {
   int repacks = 0;
   for (const codegen::Step& step : plan.steps) {
@@ -211,8 +211,7 @@ int CountRepacks(const codegen::Plan& plan) {
   return repacks;
 }
 
-// Each weight of a convolution or matmul is cast and packed by the update
-// alone.
+// Only the update casts and packs the weights of convolutions and matmuls.
 TEST(WeightCopiesOfAStep, LeaveNoPackingToTheForwardAndBackward) {
   if (!ir::DefaultCpuTarget().bf16_matmul) {
     GTEST_SKIP() << "the interpreter, which runs bf16 here, packs nothing";
@@ -261,14 +260,14 @@ TEST(WeightCopiesOfAStep, AreInNoCheckpointAndFollowOneThatIsLoaded) {
   EXPECT_EQ(second.Hash(), first.Hash());
   EXPECT_EQ(second.Step(2), first.Step(2));
   EXPECT_EQ(second.Hash(), first.Hash());
-  // A run that keeps no copies goes on from it as well.
+  // A run without cached copies can resume from it, too.
   TrainingSession third(OptionsOf(kRecipes[0]), false);
   runtime::RestoreState(third.session().state(), checkpoint);
   third.Step(2);
   EXPECT_EQ(third.Hash(), first.Hash());
 }
 
-// Between updates alone they hold something.
+// Accumulators are stored only between updates.
 TEST(SumsOfMicroBatches, AreStoredUntilTheUpdate) {
   passes::PassOptions options;
   options.micro_batches = passes::MicroBatches::kFinish;
@@ -297,7 +296,7 @@ TEST(SumsOfMicroBatches, AreStoredUntilTheUpdate) {
   runtime::RestoreState(second.session().state(), between);
   second.Step(2);
   EXPECT_EQ(second.Hash(), hash);
-  // Whatever the sums are that it finds.
+  // Restoring overwrites any accumulated gradients.
   second.Add(3);
   runtime::RestoreState(second.session().state(), after);
   first.Add(4);
