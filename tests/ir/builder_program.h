@@ -21,7 +21,7 @@ inline ir::TensorType F64(ir::Shape shape) {
   return {ir::DType::kF64, std::move(shape), {}};
 }
 
-// A graph whose inputs have values.
+// A graph with values for its inputs.
 struct Program {
   ir::Graph graph;
   ir::Builder b{graph};
@@ -46,7 +46,7 @@ inline int64_t CountOps(const ir::Graph& graph, std::string_view op) {
                        [&](const auto& n) { return n->op_name() == op; });
 }
 
-// The message of the kGraph error that the call throws.
+// Returns the message of the kGraph error that the call throws.
 template <typename Call>
 std::string ErrorOf(Call call) {
   try {

@@ -116,7 +116,7 @@ TEST(Builder, SelectBroadcastsAllOperands) {
   EXPECT_EQ(p.graph.nodes().size(), before + 1);
 }
 
-// The matrices of the batch of `t` that element `i` of `batch` reads.
+// Returns the matrix of `t` for element `i` of the broadcast batch.
 const double* MatrixOf(const Tensor& t, const Shape& batch, int64_t i) {
   const Shape& shape = t.type.shape;
   int64_t offset = 0;
@@ -363,7 +363,7 @@ TEST(Builder, RandomSitesAreUnique) {
   for (int i = 0; i < 5; ++i) {
     const Node* node = p.b.Random(key, step, {2})->producer();
     EXPECT_TRUE(sites.insert(node->attrs().Int("site")).second);
-    if (i == 2) {  // an erased node's neighbour keeps its site
+    if (i == 2) {  // erasing a node must not change the other's site
       Node* dead = p.b.Random(key, step, {2})->producer();
       p.graph.Erase(dead);
     }

@@ -1,4 +1,4 @@
-// Layers and losses made of primitives.
+// Layers and losses that the builder composes of primitive ops.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ TEST(Composite, ActivationsFollowTheirFormulas) {
   }
 }
 
-// PyTorch's values.
+// Expects PyTorch's values.
 TEST(Composite, SiluRelu6ClampAndSoftplus) {
   Program p;
   Value* x = p.In(MakeTensor(F64({6}), {-50, -2, 0, 1, 6, 100}));
@@ -95,7 +95,7 @@ TEST(Composite, SiluRelu6ClampAndSoftplus) {
   EXPECT_THROW(p.b.Clamp(x, 1, -1), Error);
 }
 
-// In f32 e^100 is infinite, which must not make a gradient NaN.
+// e^100 is infinite in f32, which must not make a gradient NaN.
 TEST(Composite, ActivationsAndGradientsAreFiniteForLargeOperands) {
   const TensorType type{DType::kF32, {4}, {}};
   for (const int which : {0, 1, 2, 3}) {
@@ -115,8 +115,8 @@ TEST(Composite, ActivationsAndGradientsAreFiniteForLargeOperands) {
   }
 }
 
-// As in PyTorch: a half at 0 for the smooth ones, all of it inside of clamp,
-// its limits included, and nothing at the limits of relu6.
+// As in PyTorch: 1/2 at 0 for smooth functions, 1 inside of clamp including its
+// limits, and 0 at the limits of relu6.
 TEST(Composite, GradientsAtTheKinksAreThoseOfTorch) {
   const auto slopes = [](auto build, std::vector<double> at) {
     Program p;
@@ -212,7 +212,7 @@ TEST(Composite, DropoutKeepsTheExpectationAndZeroesTheRest) {
       EXPECT_NEAR(v, 4.0 / 3, 1e-7);
     }
   }
-  // Four standard deviations of a binomial count.
+  // The tolerance is four standard deviations of the binomial count.
   EXPECT_NEAR(static_cast<double>(dropped), 2500, 4 * std::sqrt(1875));
   EXPECT_EQ(p.b.Dropout(x, 0, key, step), x);
   EXPECT_THROW(p.b.Dropout(x, 1, key, step), Error);
@@ -310,7 +310,7 @@ TEST(Composite, CrossEntropyOfALabelOutOfRangeIsNan) {
   }
 }
 
-// A class that is masked by -infinity has probability 0.
+// A logit of -infinity masks a class: its probability is 0.
 TEST(Composite, CrossEntropyTakesMaskedClasses) {
   Program p;
   Value* logits = p.In(MakeTensor(F64({1, 3}), {0, -INFINITY, 0}));

@@ -16,7 +16,7 @@ struct Format {
   DType dtype;
   float (*decode)(uint16_t);
   uint16_t (*encode)(float);
-  uint16_t infinity;  // its bit pattern; greater ones are NaN
+  uint16_t infinity;  // its bit pattern; greater patterns are NaN
 };
 
 const Format kFormats[] = {
@@ -52,9 +52,9 @@ TEST_P(SixteenBit, PatternsAreInTheOrderOfTheirValues) {
   }
 }
 
-// Between each pair of neighbours: the middle goes to the even pattern, what
-// lies a hair beside it to the nearer one. The value after the greatest finite
-// one is where the next power of two would be, not infinity.
+// Between two neighbours, the midpoint rounds to the even pattern, and values
+// next to it to the nearer neighbour. Instead of infinity, the successor of the
+// largest finite value is the next power of two.
 TEST_P(SixteenBit, RoundToTakesTheNearestAndTiesToEven) {
   const Format& f = GetParam();
   for (uint16_t bits = 0; bits < f.infinity; ++bits) {

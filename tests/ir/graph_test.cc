@@ -346,7 +346,7 @@ TEST(Graph, SortHandlesChainsDeeperThanTheStack) {
 
 // --- Copies ------------------------------------------------------------------
 
-// One of everything that a graph can hold.
+// Adds one of everything that a graph can hold.
 void Populate(Graph& graph) {
   Builder b(graph);
   Value* x = graph.AddInput(kType, InputRole::kData, "x");
@@ -386,7 +386,7 @@ TEST(Graph, ClonesNameNewValuesAlikeAndKeepTheOrderOfUses) {
   Node* reader = b.Neg(read)->producer();
   b.Neg(read);
   reader->SetInput(0, x);
-  reader->SetInput(0, read);  // now the last of the uses
+  reader->SetInput(0, read);  // now the last use
   graph.Erase(b.Neg(x)->producer());
   const auto copy = graph.Clone();
   EXPECT_EQ(Builder(*copy).Neg(copy->input(0))->name(), b.Neg(x)->name());

@@ -1,5 +1,5 @@
-// Library fusions: their bodies against the same computation by separate ops,
-// and what is read from them.
+// Library fusions. Compares their bodies with separate ops, and checks what can
+// be queried from them.
 
 #include "ir/library_fusion.h"
 
@@ -111,7 +111,7 @@ TEST_F(LibraryFusionTest, SumsItsResult) {
   EXPECT_FALSE(ChannelSumsOf(*y).has_value());
 }
 
-// The sums of values before rounding would differ.
+// Sums of values before rounding would be different.
 TEST_F(NarrowLibraryFusionTest, SumsWhatItStores) {
   const Node* conv = Conv(Image(), In({6, 3, 3, 3}));
   const Node* node = Fuse(conv, [](auto& f) { f.AddChannelSums(); });
@@ -154,7 +154,7 @@ TEST_F(LibraryFusionTest, ReadsANormalisation) {
   const Node* gradient = b_.Add("conv2d_grad_weight", {read, dy}, attrs);
   const Node* node = Fuse(gradient, prologue);
   ExpectEqual(node->output(), gradient->output());
-  // The fusion does not read the value that the prologue replaces.
+  // The fusion does not read the value that its prologue computes.
   EXPECT_EQ(node->inputs(), (std::vector<Value*>{x, dy, scale, shift}));
   Check();
 }
@@ -211,8 +211,8 @@ class LibraryGradientTest : public LibraryFusionTest,
                            Spread(n.inverse_deviation, n.x)),
                   n.scale, n.bias);
   }
-  // Result `first` and following of `node` are the sums of `n`, whose gradient
-  // by batch_norm_grad of dz is dx = a dz + b x + c.
+  // Checks results from `first` on: they are the sums of `norm`.
+  // batch_norm_grad's gradient for dz is dx = a dz + b x + c.
   void ExpectSums(const Node* node, size_t first, const Norm& norm, Value* dz) {
     const SavedNorm& n = norm.saved;
     const Node* grad = b_.Add("batch_norm_grad",
@@ -278,7 +278,7 @@ TEST_F(NarrowLibraryFusionTest, AddsBeforeItRounds) {
   Check(EvalMode::kTyped);
 }
 
-// Layers with equal calls share one: names and places are no part of it.
+// Layers with equal calls share one call. Names and locations are ignored.
 TEST_F(LibraryFusionTest, BodiesOfEqualCallsAreEqual) {
   Value* x = Image();
   Value* w = In({6, 3, 3, 3});
@@ -311,7 +311,7 @@ TEST_F(LibraryFusionTest, IsAConvolutionWithMoreToIt) {
   EXPECT_EQ(NodeMacs(*node), NodeMacs(*conv));
 }
 
-// The text is what the reader sees in dumps, and what tests are written in.
+// Checks the text that dumps and tests use.
 TEST_F(LibraryFusionTest, IsPrintedWithItsBody) {
   const auto graph = test::ParseOrDie(R"(graph g {
     %x = data : f16[1,2,4,4]

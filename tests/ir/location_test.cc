@@ -54,9 +54,9 @@ TEST(Location, ShowsWhatIsKnown) {
   EXPECT_EQ(AtLocation({}), "");
 }
 
-// --- Where calls stand -------------------------------------------------------
+// --- Lines of calls ----------------------------------------------------------
 
-// As a compiler names the files of a user that are not below this tree.
+// Paths that a compiler reports for files outside of this tree.
 #line 12 "/users/someone/projects/nets/mine.cc"
 SourceLine Elsewhere(Where at = {}) { return at.line(); }
 SourceLine Absolute() { return Elsewhere(); }
@@ -75,14 +75,14 @@ TEST(Where, ForgetsTheMachine) {
   EXPECT_EQ(ToString(Above()), "nets/mine.cc:40");
 }
 
-// --- What the builder makes of them ------------------------------------------
+// --- Lines in the builder ----------------------------------------------------
 
 struct Snippet {
   Graph graph;
   Builder b{graph};
   Value* x = graph.AddInput({DType::kF32, {2, 3}, {}}, InputRole::kData, "x");
 
-  // Of all nodes, without repetitions.
+  // Returns the lines of all nodes, without repetitions.
   std::vector<std::string> Lines() const {
     std::vector<std::string> lines;
     for (const auto& node : graph.nodes()) {

@@ -249,7 +249,7 @@ TEST(Verifier, RandomSitesAreUniqueAcrossBodies) {
   EXPECT_THAT(VerifyError(text), HasSubstr("random site 0 is used twice"));
 }
 
-// A fusion of %x : f32[2] with this body.
+// Returns the error of a fusion of %x : f32[2] with this body.
 std::string FusionError(std::string_view body) {
   return VerifyError(
       "graph g { %x = data : f32[2] %f = fusion(%x) : f32[2] @\"m\""

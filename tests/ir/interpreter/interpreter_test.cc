@@ -19,7 +19,7 @@ using test::MakeTensor;
 using test::RandomTensor;
 using ::testing::ElementsAre;
 
-// A graph under construction and the tensors that its inputs will hold.
+// A graph under construction, and the tensors of its inputs.
 struct Fixture {
   Graph graph;
   Builder b{graph};
@@ -71,7 +71,7 @@ TEST(Interpreter, ExactModeRoundsOnlyIntegersAndBool) {
 
 TEST(Interpreter, ReductionsRoundOnceAtTheEnd) {
   Fixture f;
-  // In f16 a running sum would stop growing at 2048.
+  // A running sum in f16 would stop at 2048.
   Value* ones = f.In({4096}, std::vector<double>(4096, 1), DType::kF16);
   EXPECT_THAT(f.Run(f.b.ReduceSum(ones, {0}), EvalMode::kTyped).data,
               ElementsAre(4096));
@@ -149,7 +149,7 @@ TEST(Interpreter, BroadcastPlacesOperandDimensions) {
 TEST(Interpreter, FlattenFollowsALayoutWhateverTheOperands) {
   Fixture f;
   Value* x = f.In({2, 4}, {0, 1, 2, 3, 4, 5, 6, 7});
-  // Blocks of two columns, each row by row.
+  // Blocks of two columns. Within a block, elements are stored row by row.
   Value* flat =
       f.b.Add("flatten", {x}, {{"order", std::string("Ba2b")}})->output();
   Value* columns = f.b.Add("flatten", {f.b.Copy(x, ir::ParseLayout("ba"))},
@@ -275,8 +275,8 @@ const ConvCase kConvCases[] = {
      {.stride_h = 2, .stride_w = 2, .pad_h = 3, .pad_w = 3}},
 };
 
-// Calls visit(x index, w index, y index) for every product of a convolution:
-// its definition, by seven nested loops.
+// Calls visit(x index, w index, y index) for every product of a convolution, by
+// its definition in seven nested loops.
 template <typename Visit>
 void ForEachProduct(const ConvCase& c, const Shape& y, Visit visit) {
   const Conv2dOptions& o = c.options;
@@ -369,7 +369,7 @@ TEST(Interpreter, PaddingDoesNotMeetTheGradient) {
   Attrs attrs;
   attrs.Set("pad", std::vector<int64_t>{0, 1});
   attrs.Set("weight_shape", Shape{1, 1, 1, 3});
-  // The last tap reaches into the padding where the gradient is NaN.
+  // The last tap only reads padding where the gradient is NaN.
   const Tensor dw =
       f.Run(f.b.Add("conv2d_grad_weight", {x, dy}, attrs)->output());
   EXPECT_TRUE(std::isnan(dw.data[0]));

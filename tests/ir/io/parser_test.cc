@@ -35,7 +35,8 @@ std::string ParseError(std::string_view text) {
   return "no error";
 }
 
-// The error of a statement on line 3, after %x : f32[2] and %b : bool[2].
+// Returns the error of a statement on line 3, after %x : f32[2] and %b :
+// bool[2].
 std::string StatementError(const std::string& statement) {
   return ParseError("graph g { %x = data : f32[2]\n%b = data : bool[2]\n" +
                     statement + "\nreturn %x }");
@@ -134,7 +135,7 @@ TEST(Parser, RoundTripsRandomGraphs) {
   }
 }
 
-// Random bytes, or pieces of the text itself, in place of others.
+// Replaces some bytes by random bytes or by other parts of the text.
 std::string Mutate(std::string text, uint64_t seed) {
   const auto bits = Philox({0, 0, 0, 0}, seed);
   const int edits = 1 + static_cast<int>(bits[0] % 4);
@@ -177,12 +178,12 @@ TEST(Parser, SurvivesMutatedText) {
       ASSERT_EQ(error.code(), ErrorCode::kGraph) << error.what();
     }
   }
-  // Both ends must be reached for the test to mean anything.
+  // The test is meaningful only if both outcomes occur.
   EXPECT_GT(read, 20);
   EXPECT_GT(rejected, 1000);
 }
 
-// One op with arithmetic on its attributes a line.
+// One op per line, each with arithmetic on its attributes.
 constexpr std::string_view kGeometry = R"(graph g {
   %x = data : f32[2,8,9,9]
   %w = weight : f32[4,4,3,3]
@@ -299,7 +300,7 @@ TEST(ParserErrors, WrongAttributes) {
             "f:3:29: two attributes 'dtype'");
   EXPECT_EQ(StatementError("%y = reduce(%x) {dims=[1.5,] } : f32[]"),
             "f:3:28: expected a number, got ']'");
-  // Too large for an integer, so a float.
+  // The number is too large for an integer, so it is a float.
   EXPECT_THAT(StatementError("%y = reduce(%x) {kind=\"sum\", "
                              "dims=[99999999999999999999]} : f32[]"),
               HasSubstr("expected a list of integers, got a list of floats"));
@@ -347,7 +348,7 @@ TEST(ParserErrors, TheGraphIsVerified) {
       StartsWith("f:1:47: graph g: input %x is the alias of two outputs"));
 }
 
-// What is found when the text has been read is told where it stands, too.
+// Errors that are found after parsing also name the line and column.
 TEST(ParserErrors, VerificationNamesThePlace) {
   EXPECT_THAT(ParseError("graph g {\n"
                          "  %k = hyper_parameter : i64[]\n"

@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// The example of printer.h.
+// Builds the example in printer.h.
 std::unique_ptr<Graph> Example() {
   auto graph = std::make_unique<Graph>("example");
   Value* x = graph->AddInput({DType::kF32, {8, 64}, {}}, InputRole::kData, "x");

@@ -95,7 +95,7 @@ TEST(Deserialize, SurvivesMutatedBytes) {
       ASSERT_EQ(error.code(), ErrorCode::kGraph) << error.what();
     }
   }
-  // Both ends must be reached for the test to mean anything.
+  // The test is meaningful only if both outcomes occur.
   EXPECT_GT(read, 20);
   EXPECT_GT(rejected, 1000);
 }
@@ -132,7 +132,7 @@ TEST(Deserialize, VerifiesTheGraph) {
             "step.fusor: graph g: input %x is the alias of two outputs");
 }
 
-// Any depth of bodies up to protobuf's own limit, and beyond it.
+// Depths within and beyond protobuf's own limit.
 TEST(Deserialize, DeepNestingIsRejected) {
   for (const int depth : {10, 200}) {
     auto graph = std::make_unique<Graph>();

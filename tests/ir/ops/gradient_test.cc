@@ -1,5 +1,5 @@
-// Every gradient rule of the registry, and the composites of the builder,
-// against finite differences.
+// Compares every gradient rule of the registry, and the builder's composites,
+// with finite differences.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,18 +22,18 @@ using test::MakeTensor;
 using test::RandomTensor;
 using Ints = std::vector<int64_t>;
 
-// In [-1, 1), or as given.
+// Draws values in [low, high).
 Tensor Random(Shape shape, uint64_t seed, double low = -1, double high = 1) {
   return RandomTensor(F64(std::move(shape)), seed, low, high);
 }
 
-// In [0.5, 1.5), away from the poles of log, sqrt and division.
+// Draws values in [0.5, 1.5), away from the poles of log, sqrt and division.
 Tensor Positive(Shape shape, uint64_t seed) {
   return Random(std::move(shape), seed, 0.5, 1.5);
 }
 
-// Multiples of 0.1 plus 0.05, each once, in a scrambled order, both signs:
-// away from ties and from the kink at 0.
+// Returns distinct multiples of 0.1, plus 0.05, with both signs in a scrambled
+// order. There are no ties, and none is near the kink at 0.
 Tensor Distinct(Shape shape, int64_t stride = 7) {
   Tensor tensor{F64(std::move(shape)), {}};
   const int64_t count = tensor.type.num_elements();
@@ -49,7 +49,7 @@ Tensor Coins(Shape shape, uint64_t seed) {
   return RandomTensor({DType::kBool, std::move(shape), {}}, seed);
 }
 
-// One application of an op; its first result is differentiated.
+// An application of an op. Its first result is differentiated.
 struct Example {
   std::vector<Tensor> inputs;
   Attrs attrs;
@@ -126,7 +126,7 @@ Examples ReduceExamples() {
           {{distinct}, {{"kind", std::string(kind)}, {"dims", dims}}});
     }
   }
-  // Rows with one zero, with two, and with none.
+  // Rows with one zero, two zeros and none.
   Tensor zeros = Random({3, 4}, 1);
   for (const size_t at : {2, 4, 7}) zeros.data[at] = 0;
   examples["reduce"].push_back(
@@ -134,7 +134,7 @@ Examples ReduceExamples() {
   return examples;
 }
 
-// Of an integer dtype; some indices are out of range.
+// Returns integers. Some are out of range as indices.
 Tensor Indices(Shape shape, std::vector<double> values) {
   return MakeTensor({DType::kI32, std::move(shape), {}}, std::move(values));
 }
@@ -148,7 +148,7 @@ Examples IndexedExamples() {
       {{Random({3, 4}, 1), Indices({5}, {2, 0, 1, 2, 2}),
         Indices({5}, {3, 3, 0, 3, 1})},
        {{"dims", Ints{-1, -1}}}},
-      // A dimension of the result that x has not.
+      // A dimension of the result that x does not have.
       {{Random({3, 2}, 1), Indices({2, 4}, {0, 1, 2, 2, 1, 1, 0, 2})},
        {{"dims", Ints{-1, 0}}}},
   };
@@ -197,7 +197,7 @@ Examples LibraryExamples() {
        {{"relu", true}}},
       {{Random({2, 3, 4, 5}, 1), Random({2, 3, 3, 3}, 2), Random({2}, 3)},
        {{"pad", Ints{1, 1}}}},
-      // The last row and column are read by no window.
+      // No window reads the last row and column.
       {{Random({1, 4, 6, 5}, 1), Random({6, 2, 3, 2}, 2)},
        {{"stride", Ints{2, 2}}, {"groups", int64_t{2}}}},
       {{Random({1, 2, 7, 6}, 1), Random({2, 2, 3, 2}, 2)},
@@ -367,7 +367,7 @@ TEST(CompositeGradient, ActivationsAndScalarOperands) {
   check([](Builder& b, Value* v) { return b.Pow(v, 3.0); }, x);
 }
 
-// Constant indices have a gradient that gathers, others one that scatters.
+// The gradient of constant indices is a gather, of others a scatter.
 TEST(CompositeGradient, AccessByIndex) {
   const std::vector<double> index{3, 0, 3, 1, 2, 3};
   for (const int64_t dim : {0, 1, 2}) {

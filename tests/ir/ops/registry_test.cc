@@ -1,4 +1,4 @@
-// What holds for every row of the op registry.
+// Properties of every entry of the op registry.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ TEST(OpRegistry, EveryRowIsComplete) {
   }
 }
 
-// Traits and attributes agree, because code that tests a trait reads the
+// Traits and attributes must agree, since code that tests a trait reads the
 // attributes of its ops.
 TEST(OpRegistry, TraitsNameTheOpsWithTheirAttributes) {
   for (const OpDef* op : AllOps()) {
@@ -143,8 +143,8 @@ TEST(ScalarOp, ReductionsStartAtTheirNeutralElement) {
   EXPECT_THROW(ReductionIdentity(ScalarOp::kSub), Error);
 }
 
-// The sum of the powers of two that are in both operands (1), in one (2), in
-// either (3).
+// Adds the powers of two that are in both operands (which = 1), in exactly one
+// (2), or in either (3).
 double FromBits(double a, double b, int which) {
   double sum = 0;
   for (double power = 1; power < 256; power *= 2) {
@@ -156,8 +156,7 @@ double FromBits(double a, double b, int which) {
   return sum;
 }
 
-// The meaning of each elementwise op in the words of <cmath>, written down a
-// second time.
+// Computes each elementwise op independently with <cmath>.
 using Reference = double (*)(double a, double b, double c);
 
 const std::map<std::string, Reference, std::less<>> kReferences = {
@@ -208,7 +207,7 @@ const std::map<std::string, Reference, std::less<>> kReferences = {
 
 // --- Every op in every dtype it accepts --------------------------------------
 
-// Adds the op on inputs of the tensors' types.
+// Adds the op to the graph, on inputs of the tensors' types.
 Node* Apply(Graph& graph, std::string_view op, const Attrs& attrs,
             const std::vector<Tensor>& tensors) {
   std::vector<Value*> values;
@@ -255,8 +254,8 @@ TEST_P(EveryOp, RunsInEveryDtypeItAcceptsAndRejectsTheOthers) {
   }
 }
 
-// One rounding of the exact result; several where a statistic is rounded in
-// between, which the few elements here bound by a small factor.
+// Typed results equal the rounded exact results. If a statistic is rounded in
+// between, they may differ by a few roundings.
 TEST_P(EveryOp, TypedResultsAreRoundedExactOnes) {
   auto [first, last] = Cases();
   for (auto it = first; it != last; ++it) {
@@ -301,7 +300,8 @@ TEST_P(EveryOp, RejectsTheWrongNumberOfOperands) {
   EXPECT_TRUE(graph.nodes().empty());
 }
 
-// A fusion has its body's operands and results; interpreter_test.cc runs one.
+// Excludes fusions, whose operands and results are those of the body.
+// interpreter_test.cc runs one.
 std::vector<std::string> AllNames() {
   std::vector<std::string> names;
   for (const OpDef* op : AllOps()) {

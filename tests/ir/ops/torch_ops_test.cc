@@ -1,5 +1,5 @@
-// The interpreter, in exact mode, against PyTorch in fp64: results and
-// gradients of every stored case of tests/golden/torch/ops.safetensors.
+// Compares the interpreter in exact mode with PyTorch in fp64: results and
+// gradients of every case in tests/golden/torch/ops.safetensors.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ const TorchGolden& Golden() {
   return golden;
 }
 
-// One stored case as a graph whose inputs are the stored ones.
+// A graph for a stored case, on the stored inputs.
 class Case {
  public:
   explicit Case(std::string name)
@@ -38,7 +38,7 @@ class Case {
     return Golden().Get(Full(name));
   }
 
-  // The input of that name, null when the case has none.
+  // Returns the input of that name, or null if the case has none.
   Value* In(const std::string& name) {
     if (!Has(name)) return nullptr;
     Tensor tensor = Stored(name);
@@ -49,12 +49,12 @@ class Case {
     return value;
   }
 
-  // The value must be what is stored under that name.
+  // Expects the stored value of that name.
   void Expect(const std::string& name, Value* value) {
     graph_.AddOutput(value, name);
   }
 
-  // Expects every stored d_NAME as the gradient of `loss`.
+  // Expects every stored d_NAME to be a gradient of `loss`.
   void ExpectGradients(Value* loss) {
     std::vector<std::string> names;
     std::vector<Value*> wrt;
@@ -68,7 +68,7 @@ class Case {
     for (size_t i = 0; i < wrt.size(); ++i) Expect(names[i], gradients[i]);
   }
 
-  // Expects y, and the gradients of sum(y * dy).
+  // Expects y and the gradients of sum(y * dy).
   void ExpectResult(Value* y) {
     Expect("y", y);
     if (!Has("dy")) return;
@@ -100,7 +100,7 @@ class Case {
   std::map<std::string, Value*> values_;
 };
 
-// running + momentum * (batch - running)
+// Returns running + momentum * (batch - running).
 Value* Running(Case& c, Value* running, Value* batch) {
   const double momentum = c.attributes().at("momentum");
   Builder& b = c.builder();
@@ -200,7 +200,7 @@ const std::map<std::string, void (*)(Case&)> kBuilders = {
     {"max_pool", BuildMaxPool},
 };
 
-// All but those of optimizers, which are a pass.
+// Returns all cases except optimizers, which are a pass.
 std::vector<std::string> CaseNames() {
   std::vector<std::string> names;
   for (const auto& [name, attributes] : Golden().spec().at("cases").items()) {

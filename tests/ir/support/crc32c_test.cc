@@ -7,7 +7,7 @@
 namespace fusor::runtime {
 namespace {
 
-// RFC 3720, B.4.
+// Expects the values of RFC 3720, B.4.
 TEST(Crc32c, IsThatOfTheStandard) {
   EXPECT_EQ(Crc32c(""), 0u);
   EXPECT_EQ(Crc32c("123456789"), 0xe3069283u);

@@ -9,7 +9,8 @@
 namespace fusor {
 namespace {
 
-// Found by the fuzzer of plans: names of a file stand in messages.
+// Messages contain names from files, which may contain line breaks. The fuzzer
+// of plans has found this.
 TEST(Error, ItsMessageIsOneLine) {
   const Error error(ErrorCode::kGraph, "source line \"te\nc\": expected");
   EXPECT_STREQ(error.what(), "source line \"te\\x0ac\": expected");

@@ -117,7 +117,7 @@ TEST_F(FileTest, LinksStayAndLeadToWhatIsWritten) {
                                          HasSubstr("Too many levels"))));
 }
 
-// By a link, for root may rename over /dev/null itself.
+// Uses a link, since root could rename over /dev/null itself.
 TEST_F(FileTest, DevicesAndPipesAreWrittenIntoAndStay) {
   std::filesystem::create_symlink("/dev/null", Path("null"));
   CheckWritable(Path("null"), ErrorCode::kUsage);
@@ -146,7 +146,7 @@ TEST_F(FileTest, AFullDeviceIsAnError) {
 }
 
 TEST_F(FileTest, FailedWriteLeavesNothingBehind) {
-  // A folder is in the way of the rename.
+  // A folder prevents the rename.
   std::filesystem::create_directories(Path("taken/inner"));
   EXPECT_THAT(
       [&] { WriteFileAtomically(Path("taken"), "x", ErrorCode::kCheckpoint); },

@@ -11,7 +11,7 @@
 namespace fusor::runtime {
 namespace {
 
-// A /proc and /sys as a container sees them.
+// A fake /proc and /sys, as in a container.
 class FakeRoot {
  public:
   void Write(const std::string& path, const std::string& text) {

@@ -10,7 +10,8 @@ namespace {
 
 using Block = std::array<uint32_t, 4>;
 
-// philox4x32 with 10 rounds, from kat_vectors of the Random123 distribution.
+// Expects the kat_vectors of the Random123 distribution for philox4x32 with 10
+// rounds.
 TEST(Philox, ReproducesTheKnownAnswersOfRandom123) {
   EXPECT_EQ(Philox({0, 0, 0, 0}, 0),
             (Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
@@ -36,8 +37,8 @@ TEST(Philox, UniformKeepsTheTopTwentyFourBits) {
   EXPECT_EQ(UniformFloat(0xffffffff), 1.0f - 0x1p-24f);
 }
 
-// Printed by tests/golden/philox.py, which draws the weights and inputs of the
-// stored PyTorch values: `units` is the value times 2^24.
+// Expects the output of tests/golden/philox.py, which draws weights and inputs
+// for the stored PyTorch values. `units` is the value times 2^24.
 TEST(Philox, RandomUniformMatchesTheNumpyGenerator) {
   struct Case {
     uint64_t key;

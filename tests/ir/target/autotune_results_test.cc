@@ -37,7 +37,7 @@ precision conv2d x=2x16x8x8 w=16x16x3x3 stride=1,1 pad=1,1 dilation=1,1 groups=1
 end 3
 )";
 
-// With `part` of the text above replaced.
+// Returns kText with `part` replaced by `by`.
 std::string With(const std::string& part, const std::string& by) {
   std::string text = kText;
   const size_t at = text.find(part);
@@ -120,7 +120,7 @@ TEST(ChoiceFile, WhatIsDamagedIsNamedByItsLine) {
 
 TEST(ChoiceFile, AFileThatWasCutIsRejectedWhereverThatWas) {
   const std::string text = kText;
-  // But for the line's end.
+  // All lengths except that without the last line break.
   for (size_t size = 0; size + 1 < text.size(); ++size) {
     EXPECT_NE(ErrorOf(text.substr(0, size)), "") << size;
   }
@@ -138,7 +138,7 @@ TEST(ChoiceFile, DamagedFilesAreReadOrRejected) {
   EXPECT_GT(counts.rejected, 1000);
 }
 
-// --- In a compilation. -------------------------------------------------------
+// --- In a compilation --------------------------------------------------------
 
 class ChosenCompilation : public testing::Test {
  protected:
@@ -201,7 +201,7 @@ TEST_F(ChosenCompilation, CountsConvolutionsWithAChoice) {
   choices_.candidates.erase(key);
   counters = Compile().report.counters;
   EXPECT_LT(counters["chosen_convolutions"], counters["convolutions"]);
-  // In which precision is a choice, too.
+  // The precision can be chosen, too.
   choices_.precisions[key] = DType::kF32;
   counters = Compile().report.counters;
   EXPECT_EQ(counters["chosen_convolutions"], counters["convolutions"]);

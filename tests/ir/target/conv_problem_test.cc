@@ -67,7 +67,7 @@ TEST_F(ConvolutionTest, WinogradIsModelledByItsProductsAndItsBytes) {
   target.winograd_efficiency = 0.5;
   EXPECT_EQ(DirectNs(At(0), target),
             static_cast<int64_t>(2 * NodeMacs(At(0)) / 100));
-  // 4x4 tiles of the 14x14 results on 2 images.
+  // The 14x14 results of 2 images have 4x4 tiles each.
   target.memory_gb_per_s = 1e9;
   EXPECT_EQ(WinogradNs(At(0), target), 2 * 36 * 2 * 16 * 32 * 64 / 50);
   target.peak_gflops_f32 = 1e12;
@@ -89,7 +89,7 @@ TEST_F(ConvolutionTest, WinogradIn16BitHasSmallerTilesThatStayInACache) {
   Target target = FindTarget("cpu-avx512");
   target.peak_gflops_16 = 100;
   target.winograd_efficiency = 0.5;
-  // 2x2 tiles of the 14x14 results on 2 images.
+  // The 14x14 results of 2 images have 7x7 tiles of 2x2 each.
   target.memory_gb_per_s = 1e9;
   EXPECT_EQ(WinogradNs(forward, target), 2 * 16 * 2 * 49 * 32 * 64 / 50);
   target.peak_gflops_16 = 1e12;

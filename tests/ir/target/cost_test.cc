@@ -61,8 +61,8 @@ TEST(Flops, MatmulCountsTheInnerDimensionOnceTransposedOrNot) {
             2 * 3 * 4 * 5);
 }
 
-// Rows of 2-byte channels: without a workspace, of a copy with 16-byte pixels,
-// of partial sums.
+// Images with few 2-byte channels: without a workspace, with a padded copy of
+// 16 bytes per pixel, and with partial sums.
 TEST(ConvolutionExcess, IsOfNarrowPixels) {
   const Target target = FindTarget("nvidia-h200");
   const auto excess = [&](int64_t channels, int64_t workspace, ConvKind kind) {
@@ -72,7 +72,7 @@ TEST(ConvolutionExcess, IsOfNarrowPixels) {
                            {DType::kF16, {2, 4, 8, 8}, {}}};
     return ExcessOf(conv, workspace, target);
   };
-  // 2 x 8 x 8 windows of 3 x 3 x 3 elements, one load each.
+  // 2 x 8 x 8 windows with 3 x 3 x 3 elements, each one load.
   const ConvolutionExcess narrow = excess(3, 0, ConvKind::kForward);
   EXPECT_EQ(narrow.bytes, 0);
   EXPECT_EQ(narrow.macs, 1);
