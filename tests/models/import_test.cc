@@ -1,5 +1,5 @@
-// Models that PyTorch exported, as archives and in ONNX's format, imported and
-// run by the interpreter in exact mode, against PyTorch in fp64
+// Imports models exported by PyTorch, as archives and in ONNX's format,
+// interprets them in exact mode, and compares them with PyTorch in fp64
 // (tests/golden/torch_export).
 
 #include <gmock/gmock.h>
@@ -48,7 +48,7 @@ CustomModel Import(const std::string& name) {
                       : ImportTorch(kExports + name);
 }
 
-// The options of a stored step.
+// Returns the options of the stored step.
 ModelOptions OptionsOf(const CustomModel& model, int64_t batch) {
   return {.batch = batch,
           .image_size = model.image_size,
@@ -70,7 +70,8 @@ class ModelImport : public ::testing::TestWithParam<std::string> {
                         OptionsOf(model_, Stored("images").type.shape[0]));
   }
 
-  // The archive's weights and the stored batch; all images count.
+  // Returns the archive's weights and the stored batch. All images have weight
+  // 1.
   std::vector<Tensor> Inputs(const ir::Graph& graph) const {
     std::vector<Tensor> inputs;
     for (const ir::Input& input : graph.inputs()) {
@@ -92,8 +93,8 @@ class ModelImport : public ::testing::TestWithParam<std::string> {
     return inputs;
   }
 
-  // Returns the variances of the population that ONNX keeps, for PyTorch's
-  // unbiased ones: next = (1 - momentum) 1 + momentum variance.
+  // Converts PyTorch's unbiased variances to the population variances of ONNX.
+  // next = (1 - momentum) * 1 + momentum * variance.
   std::vector<double> OfPopulation(std::vector<double> next,
                                    const std::string& name) const {
     const double momentum = name == "running/norm1.running_var" ? 0.01 : 0.1;
@@ -104,7 +105,7 @@ class ModelImport : public ::testing::TestWithParam<std::string> {
     }
     return next;
   }
-  // How many elements a channel of the normalised tensor has.
+  // Returns the number of elements per channel of the normalised tensor.
   static const std::map<std::string, double>& VarianceCounts() {
     static const std::map<std::string, double> kCounts = {
         {"auxiliary.onnx/running/norm.running_var", 3 * 5 * 5},
@@ -123,12 +124,13 @@ class ModelImport : public ::testing::TestWithParam<std::string> {
     double difference = 0;
     for (size_t i = 0; i < expected.size(); ++i) {
       scale = std::max(scale, std::fabs(expected[i]));
-      // In this order, so that a NaN fails.
+      // The comparison is negated so that NaN fails.
       if (!(std::fabs(actual.data[i] - expected[i]) <= difference)) {
         difference = std::fabs(actual.data[i] - expected[i]);
       }
     }
-    // A gradient may be 0 except for rounding, hence the least scale.
+    // A gradient may be 0 except for rounding errors, so the scale has a
+    // minimum.
     EXPECT_LE(difference, tolerance_ * std::max(scale, 1e-3)) << name;
   }
 
@@ -136,8 +138,8 @@ class ModelImport : public ::testing::TestWithParam<std::string> {
   std::vector<ir::TensorSource> weights_ = model_.weights();
   runtime::Safetensors golden_ = runtime::ReadSafetensors(
       kExports + GetParam().substr(0, GetParam().find('.')) + ".safetensors");
-  // 1e-10, or what float constants in PyTorch's own kernels allow. ONNX's
-  // attributes are floats.
+  // 1e-10, or more if float constants in PyTorch's own kernels limit the
+  // precision. ONNX's attributes are floats.
   double tolerance_ =
       IsOnnx(GetParam()) ? 1e-6 : std::stod(golden_.metadata.at("tolerance"));
 };
@@ -161,8 +163,8 @@ TEST_P(ModelImport, ATrainingStepEqualsPyTorchs) {
                  output.alias < 0 ? output.name : "running/" + output.name);
     ++compared;
   }
-  // Nothing that PyTorch computed is missing; "images", "labels" and "logits"
-  // are no results of the step.
+  // Everything that PyTorch computed was compared. "images", "labels" and
+  // "logits" are not results of the step.
   EXPECT_EQ(compared, golden_.tensors.size() - 3);
 }
 
@@ -223,7 +225,7 @@ TEST(OnnxImporter, NodesNameTheirPath) {
 TEST(OnnxImporter, TensorsThatLayersUseAreParametersOthersConstants) {
   const CustomModel model = Import("windowed.onnx");
   const auto graph = model.build(Phase::kTrain, OptionsOf(model, 2));
-  // A table, a position, a layer scale.
+  // A lookup table, a position embedding and a layer scale.
   for (const char* name : {"bias", "token", "scale"}) {
     ASSERT_NE(graph->FindInput(name), nullptr) << name;
   }
@@ -259,8 +261,8 @@ TEST(ImporterTest, OtherClassesReplaceTheLastLayerOfEachResult) {
   }
 }
 
-// The archive's bytes with the first occurrence of `from` replaced by `to`, of
-// the same length.
+// Replaces the first occurrence of `from` in the archive by `to`, which has the
+// same length. The import must fail with `message`.
 void ExpectError(const std::string& from, const std::string& to,
                  const char* message) {
   std::vector<uint8_t> file;
@@ -280,7 +282,7 @@ void ExpectError(const std::string& from, const std::string& to,
 }
 
 TEST(TorchImporter, RejectsDamagedEntries) {
-  // The checksum of an entry.
+  // The checksum of an entry does not match.
   ExpectError("conv2d.default", "conv3d.default", "CRC error");
 }
 

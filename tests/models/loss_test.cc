@@ -1,4 +1,5 @@
-// Losses, label smoothing and mixup in the graph against their definitions.
+// Compares losses, label smoothing and mixup in the graph with their
+// definitions.
 
 #include <gtest/gtest.h>
 
@@ -57,7 +58,7 @@ ir::Tensor Images() {
                             /*seed=*/3, -2, 2);
 }
 
-// The mean loss of logits [N,C], by its formula.
+// Returns the mean loss of logits [N,C] by its formula.
 double Formula(Loss loss, const std::vector<double>& logits,
                const std::vector<double>& labels) {
   double sum = 0;
@@ -90,7 +91,7 @@ class LossTest : public ::testing::TestWithParam<Loss> {};
 TEST_P(LossTest, IsThatOfTheFormula) {
   ModelOptions options = Options(GetParam());
   options.per_image = true;
-  options.label_smoothing = 0.1;  // of training only
+  options.label_smoothing = 0.1;  // only for training
   const std::vector<double> labels{4, 0, 2};
   auto outputs = OutputsOf(
       Phase::kEval, options,
@@ -106,8 +107,9 @@ TEST_P(LossTest, IsNanForALabelOutOfRange) {
   EXPECT_TRUE(std::isnan(outputs["loss"].data[0]));
 }
 
-// One-hot labels, smoothed by s, are the mean of the label's, weighted by 1 -
-// s, and all classes'. A squared error also has the variance of that mean.
+// Smoothing by s mixes the label's one-hot vector, with weight 1 - s, with the
+// mean of all classes'. A squared error additionally has the variance of that
+// mixture.
 TEST_P(LossTest, LabelSmoothing) {
   constexpr double kSmoothing = 0.2;
   ModelOptions options = Options(GetParam());
@@ -139,7 +141,8 @@ INSTANTIATE_TEST_SUITE_P(Losses, LossTest,
 
 class MixupTest : public LossTest {
  protected:
-  // The loss for labels, of images that are mixed by the graph or beforehand.
+  // Returns the loss for labels if the graph mixes the images, or of images
+  // mixed beforehand.
   static double LossOf(bool mixup, const std::vector<double>& images,
                        const std::vector<double>& labels) {
     ModelOptions options = Options(GetParam());

@@ -15,7 +15,7 @@ struct Golden {
   const char* arch;
   int64_t parameters;
   int64_t tensors;
-  int64_t macs;  // of one image at 224; 0: not published
+  int64_t macs;  // per image of 224 x 224; 0: not published
 };
 
 class GoldenModel : public ::testing::TestWithParam<Golden> {};

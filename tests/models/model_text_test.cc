@@ -36,7 +36,8 @@ TEST_P(ModelText, EvaluationReadsBackEqual) {
   ExpectRoundTrips(*Build(Phase::kEval).graph);
 }
 
-// Values of nodes, those inside fusions too, that have no line of the model.
+// Returns values of nodes, including those inside fusions, without a source
+// line of the model.
 std::vector<std::string> WithoutLine(const ir::Graph& graph) {
   std::vector<std::string> found;
   for (const auto& node : graph.nodes()) {
@@ -62,7 +63,8 @@ passes::PassOptions WithEverything() {
   return options;
 }
 
-// Whatever passes add: gradients, the update, casts, copies, loss scaling.
+// Includes everything that passes add: gradients, updates, casts, copies, loss
+// scaling.
 TEST_P(ModelText, EveryOpHasALineOfTheModelAfterEveryPass) {
   const test::BareTarget target;
   for (const auto& options : {passes::PassOptions(), WithEverything()}) {
@@ -77,7 +79,7 @@ TEST_P(ModelText, EveryOpHasALineOfTheModelAfterEveryPass) {
   }
 }
 
-// As built, differentiated, and fused.
+// Tests the graph as built, differentiated and fused.
 TEST_P(ModelText, TrainingStepReadsBackEqualAtEveryStage) {
   const Model model = Build(Phase::kTrain);
   ExpectRoundTrips(*model.graph);

@@ -1,5 +1,5 @@
-// Models that were exported in ONNX's format, imported again and run by the
-// interpreter, against the graphs that they were made from.
+// Exports models to ONNX's format, imports and interprets them, and compares
+// them with the original graphs.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -94,7 +94,7 @@ std::string Export(const Network& network, int64_t batch, int64_t other) {
                     });
 }
 
-// Runs a graph of images and state; returns output `name`.
+// Runs a graph on images and state. Returns output `name`.
 Tensor Results(const Graph& graph, const Tensor& images,
                const std::map<std::string, Tensor>& state,
                const std::string& name) {
@@ -139,7 +139,7 @@ TEST_P(OnnxExport, AnImportedExportComputesTheSameForAnyBatch) {
   for (const double value : expected.data) {
     scale = std::max(scale, std::fabs(value));
   }
-  // Folded scales and shifts are rounded to f32.
+  // Folded scales and shifts have been rounded to f32.
   for (size_t i = 0; i < expected.data.size(); ++i) {
     EXPECT_NEAR(actual.data[i], expected.data[i], 1e-5 * scale) << i;
   }
@@ -171,7 +171,8 @@ INSTANTIATE_TEST_SUITE_P(Networks, OnnxExport,
                            return name;
                          });
 
-// Imports an export of build(2) and build(3), and compares it with build(5).
+// Exports build(2) and build(3), imports the result and compares it with
+// build(5).
 void ExpectSame(
     const std::function<std::unique_ptr<Graph>(int64_t batch)>& build) {
   const std::string bytes = ExportOnnx(*build(2), *build(3), "y", nullptr);
@@ -194,7 +195,7 @@ void ExpectSame(
   }
 }
 
-// Calls `add` on a builder and its input [batch,3,4,4] for each batch size.
+// Does so for graphs made by `add` from a builder and an input [batch,3,4,4].
 void ExpectSame(
     const std::function<ir::Value*(ir::Builder&, ir::Value*)>& add) {
   ExpectSame([&](int64_t batch) {
@@ -264,7 +265,7 @@ TEST(OnnxExporter, ReductionsScansAndDataMovement) {
     return b.Pad(b.Transpose(part, {0, 2, 3, 1}), {0, 1, 0, 0}, {0, 0, 2, 0},
                  {0, 0, 0, 0}, 0.5);
   });
-  // Two extents depend on the batch.
+  // Two extents depend on the batch size.
   ExpectSame([](Builder& b, Value* x) {
     const int64_t batch = x->type().shape[0];
     Value* flat = b.Reshape(x, {batch, 48});
@@ -287,7 +288,7 @@ TEST(OnnxExporter, TransposedConvolutionAndPooling) {
   });
 }
 
-// The weights of layers keep their names, so that training can go on.
+// Weights of layers keep their names, so that training can continue.
 TEST(OnnxExporter, WeightsKeepTheirNames) {
   const Network network = Open("convolutional.pt2");
   const OnnxModel model =

@@ -1,6 +1,6 @@
-// Whole training steps of the models, run by the interpreter in exact mode,
-// against PyTorch in fp64: loss, every gradient, running statistics, and the
-// losses of 20 SGD steps.
+// Interprets whole training steps of the models in exact mode, and compares
+// them with PyTorch in fp64: the loss, every gradient, running statistics, and
+// the losses of the first SGD steps.
 
 #include "tests/testing/torch_step.h"
 
@@ -25,7 +25,8 @@ using test::TorchGolden;
 
 constexpr uint64_t kSeed = 0;
 
-// Outputs: the loss, one gradient per stored parameter, running statistics.
+// Outputs are the loss, one gradient per stored parameter, and running
+// statistics.
 class Step {
  public:
   Step(const json& spec, const StepSize& size) {
@@ -68,7 +69,8 @@ class Step {
   }
   double loss() const { return Result("loss").data[0]; }
 
-  // SGD with momentum 0.9 and weight decay 1e-4 of weights, as PyTorch has it.
+  // Updates like PyTorch's SGD with momentum 0.9 and weight decay 1e-4 of
+  // weights.
   void Update(double learning_rate) {
     for (size_t p = 0; p < parameters_.size(); ++p) {
       const int index = model_.graph->FindInput(parameters_[p])->index();
@@ -127,7 +129,7 @@ TEST_P(TorchStep, TheLossCurveAgrees) {
   }
   Step step(spec, test::StepSizeOf(spec, "curve"));
   const double learning_rate = spec.at("curve_lr");
-  // Of 20 that are stored: a wrong update shows in the loss that follows it.
+  // 6 of the 20 stored steps. A wrong update shows in the next loss.
   constexpr size_t kSteps = 6;
   const std::vector<double> losses = golden_.Get("curve/loss").data;
   for (size_t i = 0; i < kSteps; ++i) {
