@@ -16,8 +16,8 @@ using ir::InputRole;
 using ir::Shape;
 using ir::Value;
 
-// A parameter is an input of the graph. Its role decides how the optimizer
-// treats it, its attributes how it starts.
+// A parameter is an input of the graph. Its role determines how the optimizer
+// treats it, its attributes determine its initial value.
 Value* Parameter(Builder& b, const std::string& name, Shape shape,
                  InputRole role, Attrs init) {
   return b.graph().AddInput({DType::kF32, std::move(shape), {}}, role,
@@ -63,7 +63,7 @@ std::unique_ptr<Graph> BuildMlp(const MlpOptions& options) {
     x = b.Plus(x, b.Gelu(y));
   }
   Value* logits = Linear(b, "head", LayerNorm(b, "norm", x), options.classes);
-  // The compiler differentiates the output of this name.
+  // The compiler differentiates the output named "loss".
   graph->AddOutput(b.ReduceMean(b.CrossEntropy(logits, labels, {}), {0}),
                    "loss");
   return graph;

@@ -15,9 +15,9 @@ struct MlpOptions {
   int64_t classes = 4;
 };
 
-// A classifier of vectors: residual blocks of layer normalisation, a linear
-// layer and GELU. Inputs "x" f32 [batch, features] and "labels" i32 [batch];
-// output "loss".
+// A classifier of vectors with residual blocks of layer normalisation, a linear
+// layer and GELU. Inputs are "x" f32 [batch, features] and "labels" i32
+// [batch], the output is "loss".
 std::unique_ptr<ir::Graph> BuildMlp(const MlpOptions& options);
 
 }  // namespace fusor::examples

@@ -1,4 +1,4 @@
-// Models of one's own, from ir::Builder to trained steps.
+// Your own models, from ir::Builder to training steps.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,8 @@ struct Example {
   int64_t classes;
 };
 
-// Noise in which the label's share of the elements is lifted.
+// Returns noise. In each sample, a range of elements that depends on the label
+// is increased.
 Tensor SeparableX(const Example& example, const Tensor& labels) {
   Tensor x = test::RandomTensor({ir::DType::kF32, example.x, {}}, 1);
   const size_t each = x.data.size() / labels.data.size();
@@ -70,7 +71,7 @@ TEST_P(OwnModel, LearnsABatchByHeart) {
 
 TEST_P(OwnModel, GradientsAndNextStateAreTheInterpreters) {
   passes::PassOptions options;
-  options.keep_gradients = true;  // outputs "grad/<parameter>"
+  options.keep_gradients = true;  // adds outputs "grad/<parameter>"
   test::StepParity steps(runtime::LoadBackend("cpu"), GetParam().build,
                          options);
   const int train = steps.AddProgram(codegen::ProgramKind::kTrain);

@@ -30,7 +30,8 @@ Value* Weight(Builder& b, Shape shape, int64_t fan) {
                             {{"init", std::string("normal")}, {"std", std}});
 }
 
-// The next value of a running statistic is an output that aliases its input.
+// The next value of a running statistic is an output that aliases the
+// statistic's input.
 void Track(Builder& b, Value* running, Value* batch) {
   Value* next = b.Plus(b.Times(running, 0.9), b.Times(batch, 0.1));
   b.graph().AddOutput(next, running->name(), running->index());

@@ -14,8 +14,8 @@ struct SmallCnnOptions {
 };
 
 // A classifier of grey images: two convolutions with batch normalisation and
-// ReLU, whose running statistics are state of the graph. Inputs "x" f32
-// [batch, 1, image_size, image_size] and "labels" i32 [batch]; output "loss".
+// ReLU. Running statistics are state of the graph. Inputs are "x" f32 [batch,
+// 1, image_size, image_size] and "labels" i32 [batch], the output is "loss".
 std::unique_ptr<ir::Graph> BuildSmallCnn(const SmallCnnOptions& options);
 
 }  // namespace fusor::examples

@@ -1,4 +1,4 @@
-// The C++ samples of README.md; tests/tools/architecture_test.py compares them.
+// The C++ samples of README.md. tests/tools/architecture_test.py compares them.
 
 #include <gtest/gtest.h>
 

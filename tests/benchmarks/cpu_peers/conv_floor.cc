@@ -1,9 +1,9 @@
-// The convolution-only floor of a training step on the CPU: the time of every
-// convolution of a network - forward, backward data, backward weights - through
-// oneDNN, and nothing else. Activations are channel-blocked, weights in
-// whatever format oneDNN likes best; for stride-1 3x3 layers the faster of
-// direct and Winograd counts. Each primitive runs alone in a hot loop, so a
-// real step built on the same library cannot be much faster than the sum.
+// Measures a lower bound of a training step on the CPU: the time that oneDNN
+// takes for all convolutions of a network (forward, backward data, backward
+// weights), and nothing else. Activations are channel-blocked, and oneDNN
+// chooses the format of weights. For stride-1 3x3 layers, the faster of direct
+// and Winograd counts. Each primitive runs by itself in a loop, so a whole step
+// with the same library can hardly be faster than the sum.
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -37,12 +37,12 @@ struct ConvShape {
 
   int64_t ResultImage() const { return (image - 1) / stride + 1; }
   bool IsFirst() const { return in == 3; }
-  int64_t ForwardMacs() const {  // of one image
+  int64_t ForwardMacs() const {  // per image
     return in * out * kernel * kernel * ResultImage() * ResultImage();
   }
 };
 
-using Layers = std::map<ConvShape, int>;  // shape -> how often it occurs
+using Layers = std::map<ConvShape, int>;  // shape -> number of layers
 
 Layers ResNet50() {
   Layers layers;
@@ -79,7 +79,7 @@ Layers Vgg16() {
   return layers;
 }
 
-// One primitive with the memory that it runs on.
+// A primitive and its memory.
 struct Task {
   dnnl::primitive primitive;
   std::unordered_map<int, memory> arguments;
@@ -97,8 +97,8 @@ class Floor {
                      ? memory::format_tag::nChw16c
                      : memory::format_tag::nChw8c) {}
 
-  // Milliseconds of the three primitives of a layer; the first layer of a
-  // network needs no backward data.
+  // Milliseconds of a layer's three primitives. The first layer of a network
+  // has no backward data.
   struct Times {
     double forward = 0, backward_data = 0, backward_weights = 0;
   };
@@ -142,7 +142,7 @@ class Floor {
   }
 
  private:
-  // The image itself may come in any format: an engine would write it so.
+  // Images may have any format, since an engine would write them in it.
   memory::desc SrcDesc(const ConvShape& s) const {
     return {{batch_, s.in, s.image, s.image},
             memory::data_type::f32,
@@ -165,7 +165,7 @@ class Floor {
     return {s.kernel / 2, s.kernel / 2};
   }
 
-  // Values of ordinary size, so that no arithmetic meets a denormal.
+  // Values of ordinary size, to avoid denormals.
   memory Filled(const memory::desc& desc) const {
     memory out(desc, engine_);
     auto* values = static_cast<float*>(out.get_data_handle());
@@ -177,7 +177,7 @@ class Floor {
     return out;
   }
 
-  // Median milliseconds of one execution.
+  // Returns the median time of an execution in milliseconds.
   double Time(const Task& task) {
     if (task.implementation.find("ref") != std::string::npos) {
       throw std::runtime_error("oneDNN chose a reference implementation: " +
@@ -205,9 +205,9 @@ class Floor {
 
 struct Sums {
   Floor::Times best, direct;
-  int winograd = 0;  // primitives for which Winograd was the faster
+  int winograd = 0;  // primitives for which Winograd was faster
   int convolutions = 0;
-  int64_t forward_macs = 0;  // of one image
+  int64_t forward_macs = 0;  // per image
 };
 
 double Total(const Floor::Times& t) {
@@ -220,7 +220,7 @@ void Add(Floor::Times& sum, const Floor::Times& t, int count) {
   sum.backward_weights += count * t.backward_weights;
 }
 
-// Takes the smaller of each pair; returns how often that is `other`.
+// Keeps the smaller of each pair. Returns how often that is `other`.
 int TakeFaster(Floor::Times& times, const Floor::Times& other) {
   int taken = 0;
   for (double Floor::Times::*part :
@@ -246,7 +246,7 @@ Sums MeasureAll(const Layers& layers, Floor& floor) {
             TakeFaster(times,
                        floor.Measure(shape, algorithm::convolution_winograd));
       } catch (const dnnl::error& e) {
-        // Hosts without AVX-512, and oneDNN from 3.2 on, have no Winograd.
+        // There is no Winograd without AVX-512, nor in oneDNN from 3.2 on.
         if (e.status != dnnl_unimplemented) throw;
       }
     }

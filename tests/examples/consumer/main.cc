@@ -1,4 +1,4 @@
-// A project of its own that trains a linear layer with an installed fusor.
+// A separate project that trains a linear layer with an installed fusor.
 
 #include <cstdio>
 #include <memory>

@@ -11,7 +11,8 @@ const std::vector<passes::Application> kRewrites{
     {"fuse", "e", ""},
 };
 
-// Bad once the n-th of kRewrites (from 0) is made.
+// Returns whether fuel permits the n-th of kRewrites (from 0), which makes the
+// program fail.
 bool Has(const Fuel& fuel, size_t n) {
   int64_t number = 0;
   for (size_t i = 0; i <= n; ++i) {

@@ -26,7 +26,7 @@ constexpr char kInputs[] = R"(graph inputs {
 
 class DrawInputsTest : public ::testing::Test {
  protected:
-  // Of the input of that name.
+  // Draws the input of that name.
   std::vector<double> Draw(const std::string& name, uint64_t seed = 1) const {
     return DrawInput(graph_->inputs()[graph_->FindInput(name)->index()], seed)
         .data;
@@ -83,12 +83,12 @@ TEST(DrawPositions, AreInsideTheImage) {
   const std::vector<ir::Tensor> inputs = DrawInputs(*graph, 1);
   EXPECT_EQ(inputs[1].type, graph->input(1)->type());
   const std::set<double> found(inputs[1].data.begin(), inputs[1].data.end());
-  EXPECT_EQ(found.size(), 9u);  // every place in the window
+  EXPECT_EQ(found.size(), 9u);  // every position in the window
   EXPECT_NO_THROW(ir::Interpret(*graph, inputs, ir::EvalMode::kTyped));
   EXPECT_FALSE(DrawPositions(*graph->input(0), 1));
 
   std::vector<ir::Tensor> outside = inputs;
-  outside[1].data[0] = 0;  // the first window begins in the padding
+  outside[1].data[0] = 0;  // the first position is in the padding
   const auto gather = test::ParseOrDie(R"(graph gather {
   %x = data : f32[2,3,8,8]
   %at = data : u8[2,3,4,4]

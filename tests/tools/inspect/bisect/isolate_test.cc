@@ -102,7 +102,7 @@ TEST_F(IsolateTest, EveryStepOfACorrectProgramIsWithinItsTolerance) {
   }
 }
 
-// A step does not depend on those that are interpreted at the same time.
+// Results of a step do not depend on other steps interpreted at the same time.
 TEST_F(IsolateTest, PartsAndThreadsGiveTheSameErrors) {
   const auto program = Compile(test::SmallResNet());
   const auto isolate = [&](const IsolateOptions& options) {
@@ -125,7 +125,8 @@ TEST_F(IsolateTest, PartsAndThreadsGiveTheSameErrors) {
   EXPECT_EQ(all, expected);
 }
 
-// Rounded once, a result is not far off, however long the sum was.
+// Results are rounded once, so their error does not grow with the length of a
+// sum.
 TEST_F(IsolateTest, StepsIn16BitMayDifferByTheRoundingOfTheirResults) {
   passes::PassOptions options;
   options.precision.dtype = ir::DType::kBF16;
@@ -141,8 +142,8 @@ TEST_F(IsolateTest, StepsIn16BitMayDifferByTheRoundingOfTheirResults) {
   EXPECT_GT(longest, 64);
 }
 
-// ResNet's, whose windows reach into the padding: a position that no max_pool
-// has would make its gradient write outside of the image.
+// As in ResNet, windows extend into the padding. With a position that no
+// max_pool returns, its gradient would write outside of the image.
 TEST_F(IsolateTest, APoolingGradientGetsPositionsInsideTheImage) {
   auto graph = test::ParseOrDie(R"(graph pool {
   %dy = data : f32[1,16,4,4]
@@ -160,7 +161,7 @@ TEST_F(IsolateTest, APoolingGradientGetsPositionsInsideTheImage) {
   EXPECT_TRUE(pool->ok()) << pool->error;
 }
 
-// Plans for a GPU, f32: what is a library's there is multiplied in TF32.
+// In f32 plans for a GPU, library calls multiply in TF32.
 TEST(IsolateOnAGpu, AllowsTf32OnlyInLibraryCalls) {
   test::EmulatedBackend backend(
       {.compiler = [] { return test::CudaPlanner("nvidia-h200"); }});
@@ -192,7 +193,7 @@ TEST_F(IsolateTest, WrongKernelCodeComesFirstAndIsReducedToItsOp) {
       });
   ASSERT_NE(kernel, clean.plan.kernels.end());
   const std::string name = kernel->kernel.name;
-  // Applies to every compilation: compiled alone, the kernel is as wrong.
+  // Applies to every compilation, so that the isolated kernel is wrong, too.
   passes::SetDefaultRewriteHook(
       test::InjectFault({test::FaultKind::kKernel, name, "mul"}));
   const auto broken = Compile(test::SmallMlp());
@@ -216,7 +217,7 @@ TEST_F(IsolateTest, WrongKernelCodeComesFirstAndIsReducedToItsOp) {
   EXPECT_TRUE(has_mul);
 }
 
-// The right result is 0, which fresh memory also holds.
+// The correct result is 0, like fresh memory.
 TEST_F(IsolateTest, AResultThatIsNotWrittenIsFound) {
   const auto program = CompileEval(R"(graph g {
   %x = data : f32[64]
@@ -257,7 +258,7 @@ TEST_F(IsolateTest, OperandsOfRootsAndLogarithmsArePositive) {
   for (double v : operands[0].data) EXPECT_GT(v, 0);
 }
 
-// An operand that is read twice, and a view of it, are one buffer.
+// An operand that is read twice and its view share a buffer.
 TEST_F(IsolateTest, OperandsThatShareABufferHoldTheSameBytes) {
   const auto program = CompileEval(R"(graph gram {
   %x = data : f32[8,16]

@@ -77,7 +77,7 @@ TEST(ReduceCaseTest, CutValuesKeepNamesAndValues) {
   const TestCase original = CaseOf(graph->Clone());
   const auto values =
       ir::Interpret(*graph, original.inputs, ir::EvalMode::kTyped);
-  // It needs the value that %b had.
+  // The output must keep its value, so %b becomes an input with its value.
   const TestCase reduced = ReduceCase(original, [&](const TestCase& c) {
     if (!HasOp(*c.graph, "tanh") || c.graph->FindOutput("y") < 0) return false;
     return ir::Interpret(*c.graph, c.inputs, ir::EvalMode::kTyped)[0].data ==
@@ -100,7 +100,7 @@ TEST(ReduceCaseTest, BypassesLinksOfAChainThatMustStay) {
   })");
   const TestCase reduced =
       ReduceCase(CaseOf(graph->Clone()), [](const auto& c) {
-        // The loss depends on x.
+        // The loss must depend on x.
         const int loss = c.graph->FindOutput("loss");
         if (loss < 0 || c.graph->FindInput("x") == nullptr) return false;
         const ir::Value* value =

@@ -71,7 +71,7 @@ std::unique_ptr<ir::Graph> Cifar() {
 
 const CompareOptions kNumbersOnly = {.warmup = 0, .rounds = 0, .profiles = 0};
 
-// Nothing runs: for ranks that are not there.
+// Nothing runs, so the other ranks need not exist.
 TEST(Compare, PlansOfSeveralRanksNeedNoCommunicator) {
   std::vector<Variant> variants(2, MakeVariant("exact", true, false));
   variants[1].name = "one";
@@ -105,8 +105,8 @@ int64_t CountOf(const VariantRun& run, ValueKind kind) {
   return count;
 }
 
-// Convolutions with bias and ReLU, poolings, dropout and dense layers, as in
-// VGG, but small.
+// Returns a small network like VGG: convolutions with bias and ReLU, pools,
+// dropout and dense layers.
 std::unique_ptr<ir::Graph> SmallVgg(const models::ModelOptions& options,
                                     bool batch_norm) {
   auto graph = std::make_unique<ir::Graph>("small_vgg");
@@ -128,8 +128,8 @@ std::unique_ptr<ir::Graph> SmallVgg(const models::ModelOptions& options,
   return graph;
 }
 
-// The contract of eager rounding. `unmatched`: calls that one program alone
-// has.
+// Checks the guarantee of eager rounding. `unmatched` counts calls that only
+// one of the programs has.
 void ExpectThatFusionChangesNoBit(const ir::Graph& model,
                                   const models::ModelOptions& options,
                                   int64_t unmatched = 0) {
@@ -166,14 +166,16 @@ TEST(EagerRounding, ResidualNetworksStayBitIdentical) {
 TEST(EagerRounding, PlainNetworksStayBitIdentical) {
   for (const bool batch_norm : {false, true}) {
     SCOPED_TRACE(batch_norm);
-    // Fusion masks before each of three pools' gradients, its absence after.
+    // With fusion, three pools' gradients are masked before pooling, without it
+    // after.
     ExpectThatFusionChangesNoBit(*SmallVgg(kCifar, batch_norm), kCifar,
                                  batch_norm ? 0 : 2 * 3);
   }
 }
 
-// Of a random network, which turns the last bit of fp32 into some per cent of
-// deep gradients; how many depends on the order of additions, so on threads.
+// A random network amplifies a difference in the last bit of fp32 to some
+// percent of deep gradients. How much depends on the order of additions, and so
+// on the number of threads.
 constexpr double kAmplifiedRounding = 0.1;
 
 TEST(Compare, FastRoundingStaysWithinRounding) {
@@ -202,7 +204,7 @@ TEST(Compare, TimesAndCountsEveryVariant) {
   EXPECT_GT(facts[0].counts.at("kernels"), 3 * facts[1].counts.at("kernels"));
   EXPECT_GT(facts[0].counts.at("bytes_moved"),
             facts[1].counts.at("bytes_moved"));
-  // 10 BN-ReLU, and with an addition 9, of which 2 have two normalisations.
+  // 10 BN-ReLU, and 9 with an addition, of which 2 have two normalisations.
   int64_t made = 0;
   for (const RewriteCount& rewrite : facts[1].made) {
     if (rewrite.pass == "fuse_norm_activation") made += rewrite.count;
@@ -271,7 +273,7 @@ TEST(Compare, ComparesMatchingCallsOfWinogradAndDirect) {
   if (ir::DefaultCpuTarget().winograd_efficiency == 0) {
     GTEST_SKIP() << "oneDNN has Winograd for AVX-512 alone";
   }
-  // A batch that is worth Winograd's workspace.
+  // With this batch size, Winograd's workspace pays.
   const models::ModelOptions options = {
       .batch = 32, .image_size = 32, .num_classes = 10};
   const auto model =
@@ -292,7 +294,7 @@ TEST(Compare, ComparesMatchingCallsOfWinogradAndDirect) {
   EXPECT_TRUE(differs);
 }
 
-// Gradients carry the loss scale, a power of two, until the update.
+// Gradients are scaled by a power of two until the update.
 TEST(Compare, IgnoresTheLossScale) {
   std::vector<Variant> variants(3, MakeVariant("plain", true, false));
   variants[1].name = "static";

@@ -61,7 +61,7 @@ TEST(TensorDifference, CountsUnitsInTheLastPlaceOfTheDtype) {
   EXPECT_EQ(DifferenceOf(ir::DType::kI32, {4}, {7}).max_ulp, 3);
 }
 
-// The number of such units is noise: 1e37 of 0.
+// The number of units would mean nothing: compared with 0, it is 1e37.
 TEST(TensorDifference, ElementsWithoutACommonDigitAreInfinitelyManyUnitsApart) {
   for (const auto& [a, b] :
        {std::pair(0.0, 1e-8), {1.0, -1e-7}, {1e-30, 1.0}, {-2.0, 2.0}}) {
@@ -124,14 +124,14 @@ TEST(TensorDifference, SeesEveryElementOfALongTensorOnce) {
   EXPECT_NEAR(d.relative, std::sqrt(1.25 / 4e5), 1e-12);
 }
 
-// Logical [[0, 1, 2], [3, 4, 5]], and the same transposed in memory.
+// [[0, 1, 2], [3, 4, 5]], stored row-major and transposed.
 TEST(TensorDifference, ComparesDifferentLayouts) {
   const ir::TensorType rows{ir::DType::kF32, {2, 3}, {}};
   const ir::TensorType columns{ir::DType::kF32, {2, 3}, {{1, 0}, {}}};
   const std::vector<float> a{0, 1, 2, 3, 4, 5};
   std::vector<float> b{0, 3, 1, 4, 2, 5};
   EXPECT_TRUE(Difference(rows, a.data(), columns, b.data()).bit_identical());
-  b[1] = 30;  // logical [1, 0]
+  b[1] = 30;  // element [1, 0]
   EXPECT_EQ(Difference(rows, a.data(), columns, b.data()).worst, 3);
   std::vector<float> c = b;
   c[1] = 31;

@@ -20,7 +20,7 @@ class DumpSinkTest : public ::testing::Test {
   DumpSinkTest() { fs::remove_all(folder_); }
   ~DumpSinkTest() override { fs::remove_all(folder_); }
 
-  // What opening the folder for a dump throws.
+  // Returns the error of opening the folder for a dump.
   static std::string Rejection(const fs::path& folder) {
     try {
       FolderSink sink(folder.string());
@@ -73,7 +73,7 @@ TEST_F(DumpSinkTest, KeepsFileNamesShortPlainAndDifferent) {
   const std::string first = FileName(common + "1");
   EXPECT_NE(first, FileName(common + "2"));
   EXPECT_LE(first.size(), 200);
-  // With number, suffix and the temporary name it must still be creatable.
+  // Names must still be valid with number, suffix and temporary name.
   FolderSink sink(folder_.string());
   sink.Write("m0000." + first + "/0000." + first + ".ll", "text");
   EXPECT_TRUE(fs::exists(folder_ / ("m0000." + first)));

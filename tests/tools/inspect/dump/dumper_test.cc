@@ -31,7 +31,7 @@ using ::testing::MatchesRegex;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// A normalisation with a ReLU, and a sum that nothing reads.
+// A normalisation with a ReLU, and an unused sum.
 constexpr char kModel[] = R"(graph net {
   %x = data : f32[4,16,8,8]
   %w = weight {init="normal", std=0.1} : f32[16,16,3,3]
@@ -81,7 +81,8 @@ class DumperTest : public ::testing::Test {
     return paths;
   }
 
-  // The same with N for the number of the pass, which grows with the pipeline.
+  // Returns the names with N in place of the pass's number, which changes with
+  // the pipeline.
   std::vector<std::string> Names(const std::string& part) const {
     std::vector<std::string> names = Paths(part);
     for (std::string& name : names) {
@@ -107,7 +108,7 @@ TEST_F(DumperTest, WritesGraphsOfChangingPassesAndTheResult) {
                     "m0000.net/decisions.csv", "m0000.net/launches.csv",
                     "m0000.net/memory.txt", "m0000.net/module.json",
                     "m0000.net/plan.txt", "m0000.net/schedule.txt"}));
-  // One rank needs no collectives, and there is no stop_gradient to drop.
+  // A single rank has no collectives, and there is no stop_gradient to drop.
   EXPECT_THAT(Paths("drop_stop_gradient"), IsEmpty());
   test::ExpectSameGraph(
       kModel,

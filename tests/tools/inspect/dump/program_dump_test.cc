@@ -37,7 +37,7 @@ class ProgramDumpTest : public ::testing::Test {
     return nullptr;
   }
 
-  // A compiler whose kernels have one more form.
+  // A compiler with one more artifact per kernel.
   class Annotating : public test::FakeCompiler {
    public:
     std::vector<codegen::KernelArtifact> KernelArtifacts(

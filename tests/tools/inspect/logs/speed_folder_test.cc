@@ -18,7 +18,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
 
-// DLLogger's lines of `steps` steps at `rate` images/s of a batch of `images`.
+// Returns DLLogger's lines for `steps` steps of `images` images at `rate`
+// images/s.
 std::string DllLines(int steps, double rate, double images) {
   std::string text;
   for (int i = 1; i <= steps; ++i) {
@@ -32,7 +33,7 @@ std::string DllLines(int steps, double rate, double images) {
   return text;
 }
 
-// Lines with speeds alone.
+// Returns lines that contain only speeds.
 std::string TextLines(int steps, double rate) {
   std::string text;
   for (int i = 10; i <= steps; i += 10) {
@@ -112,7 +113,7 @@ TEST_F(SpeedFolderTest, MultipliesTheSpeedOfOneRank) {
   EXPECT_FALSE(speeds["fleet"]["2n4g"].contains("speedup"));
 }
 
-// All ranks print; the published script divides by the mean of their sums.
+// All ranks print. The published script divides by the mean of their sums.
 TEST_F(SpeedFolderTest, AddsUpMindSporesEpochs) {
   std::string text;
   for (int epoch = 1; epoch <= 10; ++epoch) {
@@ -183,8 +184,8 @@ TEST_F(SpeedFolderTest, RejectsLogsOfTwoFormatsInOneGroup) {
               ThrowsMessage<Error>(HasSubstr("DLLogger format, but fusor")));
 }
 
-// The 30 logs that DLPerf published for TensorFlow 2, and what its two scripts
-// make of them.
+// Reads the 30 logs that DLPerf published for TensorFlow 2, and compares with
+// the results of its two scripts.
 TEST(RealLogs, MatchTheReportsOfThePublishedScripts) {
   const std::string root = FUSOR_REFERENCE_DIR;
   if (root.empty()) GTEST_SKIP() << "FUSOR_REFERENCE_DIR is not set in CMake";

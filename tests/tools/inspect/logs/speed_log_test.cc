@@ -220,7 +220,7 @@ TEST(SpeedLog, ReadsFusorsOwnLines) {
   EXPECT_EQ(lines.records[1].time, 1001);
 }
 
-// Two ranks, 20 steps an epoch.
+// Two ranks with 20 steps per epoch.
 TEST(SpeedLog, ReadsMindSporesEpochs) {
   const SpeedLog log = ParseSpeedLog(
       "epoch: 1 step: 20, loss is 6.9\n"
@@ -239,7 +239,7 @@ TEST(SpeedLog, ReadsMindSporesEpochs) {
   EXPECT_NEAR(log.records[1].time - log.records[0].time, 7.1, 1e-9);
   EXPECT_EQ(log.window.skip, 100);
   EXPECT_EQ(log.window.average, 100);
-  // Of MindSpore 2; one line a step is no epoch.
+  // The format of MindSpore 2. Lines of single steps are not epochs.
   const SpeedLog newer = ParseSpeedLog(
       "epoch: 41 step: 999, loss is 1.5\n"
       "epoch: 41 step: 1000, loss is 1.4\n"

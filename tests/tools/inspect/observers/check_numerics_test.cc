@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// State that is updated in place: the operands are gone when it has happened.
+// State is updated in place, so the operands are lost when NaN is found.
 constexpr char kModel[] = R"(graph roots {
   %x = data : f32[4]
   %s = statistic {init="constant", value=1.0} : f32[4]

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Machine code whose threads take `registers` each.
+// Reports that the threads of machine code use `registers` registers each.
 class GpuCompiler : public test::FakeCompiler {
  public:
   explicit GpuCompiler(int registers)

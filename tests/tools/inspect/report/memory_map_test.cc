@@ -13,8 +13,7 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
 
-// Three kernels, for reductions of different dimensions do not fuse: %a lives
-// while two of them run.
+// Three steps that do not fuse. %a is live while two of them run.
 constexpr char kNetwork[] = R"(graph net {
   %x = data : f32[64,32]
   %w = weight : f32[64,32]
@@ -31,7 +30,7 @@ class MemoryMapTest : public ::testing::Test {
     return codegen::BuildPlan(*graph, {}, compiler_);
   }
 
-  // The line of `text` that holds `part`.
+  // Returns the line of `text` that contains `part`.
   static std::string LineWith(const std::string& text, const std::string& part,
                               size_t from = 0) {
     const size_t at = text.find(part, from);

@@ -25,7 +25,7 @@ codegen::Step Using(std::vector<int> args) {
   return {.args = std::move(args), .location = "here", .op_class = "op"};
 }
 
-// w (state) -> a -> b, in the place of a -> c, which takes another 128 bytes.
+// w (state) -> a -> b -> c. b is stored over a, and c takes another 128 bytes.
 codegen::Plan ThreeSteps() {
   codegen::Plan plan;
   plan.arenas = {{"state", codegen::ArenaKind::kState, 64},

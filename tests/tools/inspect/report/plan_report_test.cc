@@ -105,7 +105,8 @@ TEST_F(PlanReportTest, TheTraceHasOneEventPerStepWithoutOverlap) {
   EXPECT_DOUBLE_EQ(end, report.total.modelled_us);
 }
 
-// A sum of n bytes takes 1 ms and n ns, beside all else; a gather half of it.
+// An all-reduce of n bytes takes 1 ms plus n ns and overlaps with everything.
+// An all-gather takes half of that.
 TEST_F(PlanReportTest, CollectivesTakeTheTimeOfTheNetworkModel) {
   codegen::CompileOptions options;
   options.passes.world_size = 4;
@@ -145,7 +146,8 @@ TEST_F(PlanReportTest, CollectivesTakeTheTimeOfTheNetworkModel) {
                     HasSubstr("step ends at")));
 }
 
-// a (10 us), its sum beside b (10 us), c after both: 5 us nothing is computed.
+// a takes 10 us. Its all-reduce (15 us) overlaps with b (10 us), and c waits
+// for both: for 5 us nothing is computed.
 TEST(CollectiveTimeline, IsNotOverlappedWithoutComputation) {
   codegen::Plan plan;
   plan.num_events = 2;

@@ -66,11 +66,11 @@ TEST(StepPhase, AnUpdateMayTakeNormsLikeThatOfLars) {
   })");
   const StepPhase f = StepPhase::kForward;
   const StepPhase u = StepPhase::kUpdate;
-  // The gradient is light, and nothing but the update reads it.
+  // The gradient is cheap, and only the update reads it.
   EXPECT_THAT(PhasesOf(*graph), ElementsAre(f, f, u, u));
 }
 
-// Where they are kernels of their own, too.
+// Also if the norms are separate kernels.
 TEST(StepPhase, NormsOfWholeTensorsBelongToTheUpdate) {
   const auto graph = ir::Parse(R"(graph g {
     %x = data : f32[2]

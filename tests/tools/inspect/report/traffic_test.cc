@@ -31,8 +31,7 @@ TEST(Traffic, AnElementwiseKernelReadsAndWritesOnce) {
   EXPECT_EQ(TrafficBytes(plan), 64 * 128 * (2 + 4 + 4));
 }
 
-// A softmax cannot hold its rows in registers: it reads them for the greatest,
-// for the sum, and for the result.
+// The rows do not fit into registers, so the kernel reads them in each pass.
 TEST(Traffic, CountsEachPassOverAReducedOperand) {
   const codegen::Plan plan = PlanOf(R"(graph g {
       %x = data : f32[64,4096]
@@ -44,7 +43,7 @@ TEST(Traffic, CountsEachPassOverAReducedOperand) {
   ASSERT_EQ(plan.steps.size(), 1u);
   const int64_t bytes = TrafficBytes(plan);
   EXPECT_GE(bytes, 3 * 64 * 4096 * 4);
-  EXPECT_LT(bytes, 3 * 64 * 4096 * 4 + 16 * 1024);  // and partial sums
+  EXPECT_LT(bytes, 3 * 64 * 4096 * 4 + 16 * 1024);  // plus partial sums
 }
 
 TEST(Traffic, AVectorIsReadOnceHoweverOftenItIsBroadcast) {
@@ -70,7 +69,7 @@ TEST(Traffic, AStridedConvolutionReadsThePixelsItTouches) {
   EXPECT_EQ(TrafficBytes(call), 2 * 8 * 25 * 2 + weight + y);
   call.operands[1].shape = {16, 8, 3, 3};
   EXPECT_EQ(TrafficBytes(call), 2 * 8 * 100 * 2 + 9 * weight + y);
-  // Its data gradient has to be zero elsewhere.
+  // Its data gradient must write zeros elsewhere.
   codegen::LibraryCall gradient{
       .op = ir::OpKind::kConv2dGradInput,
       .attrs = {{"stride", std::vector<int64_t>{2, 2}},

@@ -1,4 +1,5 @@
-// The predictor against published tables: tests/golden/published_speeds.csv.
+// Compares the predictor with published tables in
+// tests/golden/published_speeds.csv.
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ namespace fusor::inspect {
 namespace {
 
 struct Row {
-  std::string table;  // "PyTorch resnet50-v1.5 fp32 128"
+  std::string table;  // such as "PyTorch resnet50-v1.5 fp32 128"
   std::string framework, cluster, arch, dtype, policy;
   int64_t batch, wire_bytes, nodes, gpus;
   double input_rate, speed;
@@ -57,7 +58,8 @@ std::vector<Row> ReadRows() {
   return rows;
 }
 
-// Of the compiled step; how long it takes in all comes from the table.
+// Returns the timeline of the compiled step. Its total time comes from the
+// table.
 StepTimeline Modelled(const Row& row) {
   const test::FakeCompiler compiler("nvidia-a100");
   codegen::CompileOptions options;
@@ -98,7 +100,8 @@ class PublishedSpeeds : public ::testing::Test {
     return options;
   }
 
-  // Of one node from the table's one rank, of several from its one node.
+  // Predicts one node from the table's speed of one rank, and several nodes
+  // from its speed of one node.
   static ScalePrediction Predict(const Row& row) {
     ScaleOptions options = Options(row);
     if (row.nodes > 1) options.node_rate = speeds[row.table].at({1, row.gpus});
@@ -111,8 +114,8 @@ class PublishedSpeeds : public ::testing::Test {
     return Predict(row).limit == ScaleLimit::kInput;
   }
 
-  // Prints each row, the worst, and those that are far off; the mean of the
-  // errors' sizes.
+  // Prints every row, the worst one and those that are far off. Returns the
+  // mean absolute error.
   static double MeanError(const std::vector<Row>& of) {
     constexpr double kFar = 0.05;
     double sum = 0, worst = 0;
@@ -151,7 +154,7 @@ std::map<std::string, std::map<std::pair<int64_t, int64_t>, double>>
     PublishedSpeeds::speeds;
 std::map<std::string, StepTimeline> PublishedSpeeds::timelines;
 
-// The two bandwidths, one a cluster, are all that was fitted.
+// Only the two bandwidths, one per cluster, were fitted.
 TEST_F(PublishedSpeeds, UseClustersWithoutOtherFittedConstants) {
   for (const char* name : {"v100-dlperf", "v100-paddle"}) {
     ir::Cluster cluster = ir::FindCluster(name);
@@ -184,7 +187,7 @@ TEST_F(PublishedSpeeds, InFp32FollowFromOneRankOrNode) {
   EXPECT_LE(MeanError(chosen), 0.04);
 }
 
-// ResNet-50 on 4 x 8 ranks at 5 GB/s.
+// ResNet-50 on 4 x 8 ranks with 5 GB/s.
 TEST_F(PublishedSpeeds, TheExactPartitionOverlapsMoreThanFixedCaps) {
   const Row* row = nullptr;
   for (const Row& r : rows) {
@@ -210,7 +213,7 @@ TEST_F(PublishedSpeeds, TheExactPartitionOverlapsMoreThanFixedCaps) {
   }
 }
 
-// VGG16's sums take longer than its backward pass at a batch of 32.
+// With a batch of 32, VGG16's all-reduces take longer than its backward pass.
 TEST_F(PublishedSpeeds, AShardedOptimizerOverlapsMoreThanTheBackwardPass) {
   for (const Row& row : rows) {
     if (row.arch != "vgg16" || row.batch != 32 || row.nodes != 4) continue;

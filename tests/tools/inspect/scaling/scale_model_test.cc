@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
 
-// Two gradients of 1 MB in fp32, one in the middle of the backward pass, one at
-// its end; 10 ms in all.
+// Returns a step with two gradients of 1 MB in fp32. One is ready in the middle
+// of the backward pass, one at its end.
 StepTimeline SmallStep() {
   return {.forward = 3e-3,
           .backward = 9e-3,
@@ -28,7 +28,8 @@ StepTimeline SmallStep() {
           .gradients = {{"late", 250'000, 6e-3}, {"early", 250'000, 9e-3}}};
 }
 
-// 1 GB/s within a node, 0.5 between nodes, no latency.
+// Returns a cluster with 1 GB/s within a node, 0.5 GB/s between nodes, and no
+// latency.
 ir::Cluster SlowCluster() {
   return {.name = "slow", .node = {{8, 1.0}}, .network_gb_per_s = 0.5};
 }
@@ -72,7 +73,7 @@ TEST(PredictScale, OneRankTakesOneStep) {
   EXPECT_EQ(p.limit, ScaleLimit::kCompute);
 }
 
-// Two ranks: an all-reduce of 1 MB takes 1 ms.
+// With two ranks, an all-reduce of 1 MB takes 1 ms.
 TEST(PredictScale, CountsWhatTheBackwardPassDoesNotOverlap) {
   ScaleOptions options{.nodes = 1, .gpus = 2, .batch = 4};
   options.policy.slack_seconds = 0;
@@ -117,7 +118,7 @@ TEST(PredictScale, WaitsForTheSlowestRank) {
       PredictScale(SmallStep(), cluster, {.gpus = 2, .batch = 4}).waiting;
   const double eight =
       PredictScale(SmallStep(), cluster, {.gpus = 8, .batch = 4}).waiting;
-  // The greatest of 2 normal numbers is expected at 0.564, of 8 at 1.424.
+  // The expected maximum of 2 normal numbers is 0.564, that of 8 is 1.424.
   EXPECT_NEAR(two, 1e-3 * 0.564, 5e-5);
   EXPECT_NEAR(eight, 1e-3 * 1.424, 5e-5);
 }
@@ -126,7 +127,7 @@ TEST(PredictScale, ScalesFromAMeasuredNode) {
   ScaleOptions options{.nodes = 1, .gpus = 2, .batch = 4, .node_rate = 500};
   EXPECT_NEAR(PredictScale(SmallStep(), SlowCluster(), options).step, 16 * kMs,
               1e-12);
-  // The model has 11 ms for one node and 12 + 1 for two.
+  // The model predicts 11 ms for one node and 12 + 1 for two.
   options.nodes = 2;
   const double model = PredictScale(SmallStep(), SlowCluster(),
                                     {.nodes = 2, .gpus = 2, .batch = 4})
@@ -135,8 +136,8 @@ TEST(PredictScale, ScalesFromAMeasuredNode) {
               model * 16 / 11, 1e-9);
 }
 
-// Reduce-scatters take half of an all-reduce; the first all-gather is needed at
-// once, the second at half of the forward pass.
+// A reduce-scatter takes half as long as an all-reduce. The first all-gather is
+// needed at once, the second in the middle of the forward pass.
 TEST(PredictScale, AShardedOptimizerOverlapsHalfWithTheNextForwardPass) {
   ScaleOptions options{.gpus = 2, .batch = 4, .sharded = true};
   options.policy.slack_seconds = 0;
@@ -191,7 +192,8 @@ TEST(ScaleReport, AgreesInTextJsonAndPicture) {
 
 TEST(StepTimeline, HoldsEveryGradientOfAModel) {
   const test::FakeCompiler compiler;
-  // Elements that two gradients share: the shifts behind the two shortcuts.
+  // Elements with the same gradient in two parameters: the shifts of the two
+  // shortcuts' normalisations.
   const std::pair<const char*, int64_t> models[] = {{"resnet20-cifar", 32 + 64},
                                                     {"vgg16-bn", 0}};
   for (const auto& [arch, shared] : models) {
