@@ -20,16 +20,15 @@ using ir::DType;
 using test::Draw;
 using test::RandomGraphOptions;
 
-// Streams of random numbers of one seed.
+// Random streams of a seed.
 constexpr uint64_t kVariantStream = 0x7661726961;
 constexpr uint64_t kGraphStream = 0x6772617068;
 
 bool Trains(uint64_t seed) { return seed % 2 == 1; }
-// Whether inputs have NaN, infinities and -0.
+// Returns whether inputs contain NaN, infinities and -0.
 bool HasSpecials(uint64_t seed) { return seed / 2 % 8 == 7; }
 
-// Passes without which there is no program of the kind, or none that the
-// backend can run.
+// Passes that a program of the kind, or the backend, requires.
 constexpr std::string_view kNeeded[] = {"autodiff",
                                         "optimizer_update",
                                         "scale_gradients",
@@ -89,9 +88,10 @@ std::vector<DType> RandomDTypes(Draw& draw, bool trains) {
   }
 }
 
-// Sets a few elements of floating inputs. A batch normalisation gets no
-// infinities: with an infinite scale, x * scale + shift may be NaN where (x -
-// mean) * scale + bias is infinite, and either is right.
+// Sets a few elements of floating-point inputs to special values. Graphs with a
+// batch normalisation get no infinities: with an infinite scale, x * scale +
+// shift may be NaN while (x - mean) * scale + bias is infinite, and both are
+// right.
 void AddSpecials(Draw& draw, const ir::Graph& graph,
                  std::vector<ir::Tensor>& inputs) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -190,7 +190,7 @@ Variant RandomVariant(uint64_t seed) {
   }
   variant.threads = static_cast<int>(draw.Between(1, 3));
   if (HasSpecials(seed)) {
-    options.winograd = false;  // spreads a NaN over its tile
+    options.winograd = false;  // spreads a NaN to its tile
     variant.gradients = false;
   }
   variant.rounding = draw.Chance(0.3);
@@ -200,7 +200,7 @@ Variant RandomVariant(uint64_t seed) {
 inspect::TestCase RandomCase(uint64_t seed) {
   Draw draw(seed ^ kGraphStream);
   RandomGraphOptions options = RandomOptions(draw, Trains(seed));
-  // A cast of NaN to an integer may be anything, and f16 overflows.
+  // Casts of NaN to integers are unspecified, and f16 overflows.
   if (HasSpecials(seed)) options.dtypes = {DType::kF32, DType::kBF16};
   inspect::TestCase made;
   uint64_t graph_seed = seed;

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the graph fuzzer compiles: a random graph, how it is compiled, and
-// values for its inputs. A pure function of a seed.
+// Cases of the graph fuzzer: a random graph, compile options and values for its
+// inputs. Depend only on a seed.
 
 #include <cstdint>
 #include <string>
@@ -11,15 +11,15 @@
 
 namespace fusor::fuzz {
 
-// How a graph is compiled and what is checked.
+// Options of the compilation and the checks.
 struct Variant {
   codegen::ProgramKind kind = codegen::ProgramKind::kEval;
   codegen::CompileOptions compile;
   int threads = 1;
-  bool rounding = false;   // fusion on and off are also compared, bit for bit
-  bool gradients = false;  // against numeric ones
+  bool rounding = false;   // also compare fusion on and off, bit for bit
+  bool gradients = false;  // compare with numeric gradients
 
-  std::string Text() const;  // in one line
+  std::string Text() const;  // one line
 };
 
 Variant RandomVariant(uint64_t seed);

@@ -28,13 +28,13 @@ using ir::Graph;
 using ir::Tensor;
 using ir::Value;
 
-// Outputs of a run, by name.
+// Outputs of a run by name.
 using Outputs = std::map<std::string, Tensor>;
 
 // --- The reference ----------------------------------------------------------
 
-// The graph whose typed interpretation is right: the model, differentiated and
-// updated where it trains, in the precision that the options ask for.
+// Returns the graph whose typed interpretation is correct: the model, with
+// gradients and updates if it trains, in the precision of the options.
 std::unique_ptr<Graph> Reference(const Graph& model, const Variant& variant,
                                  const ir::TargetQueries& target) {
   auto graph = model.Clone();
@@ -51,7 +51,7 @@ std::unique_ptr<Graph> Reference(const Graph& model, const Variant& variant,
   return graph;
 }
 
-// Values for the reference's inputs: the case's, and others for those that
+// Returns the reference's inputs: those of the case, and values for inputs that
 // passes added.
 std::vector<Tensor> ReferenceInputs(const TestCase& test_case,
                                     const Graph& reference) {
@@ -66,7 +66,8 @@ std::vector<Tensor> ReferenceInputs(const TestCase& test_case,
 
 // --- Running ----------------------------------------------------------------
 
-// The second of two runs, for the first leaves its values in the arenas.
+// Returns the outputs of the second of two runs, since the first leaves values
+// in the arenas.
 Outputs Run(const Graph& model, const Variant& variant, const Graph& reference,
             const std::vector<Tensor>& inputs) {
   runtime::Session session(runtime::LoadBackend("cpu"),
@@ -95,13 +96,13 @@ Outputs Run(const Graph& model, const Variant& variant, const Graph& reference,
 
 // --- Comparing --------------------------------------------------------------
 
-// Sets `may_spread` as NoisyOutputs does.
+// Sets `may_spread` like NoisyOutputs.
 std::string CompareWithInterpreter(const Graph& reference,
                                    const std::vector<Tensor>& inputs,
                                    const Outputs& actual, bool& skipped,
                                    bool& may_spread) {
-  // What a few samples say is wrong, many must say, too: of more noise, and of
-  // so little that values which may be equal are equal in some.
+  // A failure must be confirmed by more samples: with more noise, and with so
+  // little that values which may be equal are equal in some.
   std::string message;
   for (const NoiseOptions& noise :
        {NoiseOptions{1, 6, 2}, NoiseOptions{101, 60, 8},
@@ -137,7 +138,7 @@ bool SameBits(const Tensor& a, const Tensor& b) {
                     });
 }
 
-// Eager rounding promises equal bits with fusion on and off.
+// With eager rounding, outputs must be bit-identical with fusion on and off.
 std::string CompareFusion(const TestCase& test_case, const Variant& variant,
                           const Graph& reference,
                           const std::vector<Tensor>& inputs) {
@@ -176,14 +177,14 @@ double Loss(const Graph& graph, std::span<const Tensor> inputs) {
       .data[0];
 }
 
-// The derivative of the loss along one random direction in the space of all
-// weights, in fp64, against the central difference. Not compared where the loss
-// has a kink: near by, two step widths disagree; at the point itself, as of
-// equal values in a max-pooling window, the slopes on its two sides do, and a
-// smaller step does not bring them closer.
+// Compares the derivative of the loss along a random direction of all weights,
+// in fp64, with the central difference. Skips losses with a kink. A kink nearby
+// shows in a difference between two step widths. At a kink, such as equal
+// values in a max-pooling window, the slopes of both sides differ, and a
+// smaller step does not help.
 std::string CompareGradients(const TestCase& test_case) {
   const Graph& model = *test_case.graph;
-  // A constant to differentiation, but not to the difference.
+  // Differentiation treats it as a constant, but the difference does not.
   if (HasOp(model, "stop_gradient")) return "";
   Variant plain;
   plain.kind = ProgramKind::kTrain;
@@ -206,7 +207,7 @@ std::string CompareGradients(const TestCase& test_case) {
       magnitude += std::fabs(term);
     }
   }
-  if (!std::isfinite(analytic)) return "";  // of a product with a zero factor
+  if (!std::isfinite(analytic)) return "";  // a product with a zero factor
   const double here = Loss(model, test_case.inputs);
   const auto slope = [&](double step) {
     std::vector<Tensor> moved = test_case.inputs;
@@ -246,7 +247,7 @@ Finding CheckCase(const TestCase& test_case, const Variant& variant) {
   bool may_spread = false;
   finding.message = CompareWithInterpreter(*reference, inputs, actual,
                                            finding.skipped, may_spread);
-  // Libraries that spread NaN may do so in one of the two programs only.
+  // A library may spread NaN in only one of the two programs.
   if (finding.message.empty() && variant.rounding && !may_spread) {
     finding.message = CompareFusion(test_case, variant, *reference, inputs);
   }

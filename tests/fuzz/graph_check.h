@@ -1,6 +1,6 @@
 #pragma once
 
-// What must hold for every graph that compiles.
+// Properties of every graph that compiles.
 
 #include <string>
 
@@ -9,17 +9,16 @@
 
 namespace fusor::fuzz {
 
-// What was found in a case. Classes of messages, for the reduction to keep to,
-// are their first words.
+// The result of a case. The first words of the message are its class, which
+// reduction must preserve.
 struct Finding {
-  std::string message;   // empty: nothing
+  std::string message;   // empty: no failure
   bool skipped = false;  // nothing could be checked
 };
 
-// Runs the case compiled as the variant says, in this process, and compares
-// outputs with the interpreter's, fusion on with fusion off under eager
-// rounding, and gradients with numeric ones. Throws what compiling and running
-// throw.
+// Compiles and runs the case in this process. Compares its outputs with the
+// interpreter's, fusion on with fusion off under eager rounding, and gradients
+// with numeric ones. Throws the errors of compiling and running.
 Finding CheckCase(const inspect::TestCase& test_case, const Variant& variant);
 
 }  // namespace fusor::fuzz

@@ -1,6 +1,6 @@
-// Compiles and runs random graphs and compares what they compute with the
-// interpreter. A failing graph is reduced and printed as IR text, with the
-// command that runs it again. Exit code 1 if one fails.
+// Compiles and runs random graphs, and compares them with the interpreter.
+// Reduces a failing graph and prints it as IR text with a command that repeats
+// the failure. Exits with 1 if a graph fails.
 
 #include <fmt/core.h>
 #include <sys/mman.h>
@@ -31,7 +31,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Flags {
   uint64_t seed = 0;
-  uint64_t count = 0;  // graphs; 0: no limit
+  uint64_t count = 0;  // number of graphs; 0: no limit
   double seconds = 0;  // 0: no limit
   int jobs = 1;
   double reduce_seconds = 120;
@@ -39,15 +39,16 @@ struct Flags {
   std::string test_case;
 };
 
-// Counts of all processes.
+// Counters shared by all processes.
 struct Counts {
   std::atomic<uint64_t> graphs{0}, failures{0}, skipped{0};
 };
 
-// A case may take this long before it counts as stuck.
+// A case that takes longer counts as stuck.
 constexpr unsigned kCaseSeconds = 300;
 
-// In a child, whose crash is a result. Empty if all is well.
+// Checks the case in a child process, since it may crash. Returns "" if it
+// passes.
 std::string Check(const TestCase& test_case, const Variant& variant,
                   Counts* counts) {
   return inspect::RunForked([&] {
@@ -66,8 +67,8 @@ std::string Check(const TestCase& test_case, const Variant& variant,
   });
 }
 
-// What the reduction must keep: the check that failed; of an error, the first
-// words without what varies.
+// Returns the class of a failure, which reduction must preserve: the check that
+// failed, or the first words of an error without digits.
 std::string ClassOf(const std::string& message) {
   if (!message.starts_with("error ")) {
     return message.substr(0, message.find(':'));
@@ -97,7 +98,7 @@ TestCase Reduce(const TestCase& original, const Variant& variant,
                              [&] { return Clock::now() > end; });
 }
 
-// One failure, in one write, for other processes report as well.
+// Reports a failure in a single write, since other processes write, too.
 void Report(const Flags& flags, const TestCase& reduced, uint64_t seed,
             const Variant& variant, const std::string& message,
             const std::string& reduced_message) {
@@ -126,7 +127,7 @@ void RunSeed(const Flags& flags, uint64_t seed, Counts& counts) {
          Check(reduced, variant, nullptr));
 }
 
-// Seeds first, first + jobs, ..
+// Runs every jobs-th seed from `worker` on.
 void RunWorker(const Flags& flags, int worker, Clock::time_point end,
                Counts& counts) {
   const auto jobs = static_cast<uint64_t>(flags.jobs);
@@ -177,7 +178,7 @@ int RunAll(const Flags& flags) {
   return counts.failures == 0 ? 0 : 1;
 }
 
-// A case from a folder, as seed `flags.seed` compiles it.
+// Runs a case from a folder with the variant of seed `flags.seed`.
 int RunOne(const Flags& flags) {
   const std::string module = flags.test_case + "/module.txt";
   std::ifstream file(module);
@@ -210,7 +211,7 @@ int Main(int argc, char** argv) {
                  "Run the module and inputs of a folder under --out");
   CLI11_PARSE(app, argc, argv);
   try {
-    // Before any child: each inherits the loaded plug-in.
+    // Children inherit the loaded plug-in.
     runtime::LoadBackend("cpu");
     return flags.test_case.empty() ? RunAll(flags) : RunOne(flags);
   } catch (const Error& error) {

@@ -18,7 +18,7 @@ using ir::OpKind;
 using ir::Tensor;
 using ir::Value;
 
-// Half a unit in the last place, relative.
+// Returns half a unit in the last place, relative.
 double Epsilon(DType dtype) {
   switch (dtype) {
     case DType::kF64:
@@ -32,7 +32,7 @@ double Epsilon(DType dtype) {
   }
 }
 
-// Relative error of a sum: sums are accumulated in f32 at least.
+// Returns the relative error of a sum. Sums accumulate at least in f32.
 double SumEpsilon(DType dtype) {
   return Epsilon(dtype == DType::kF64 ? dtype : DType::kF32);
 }
@@ -48,14 +48,14 @@ double SmallestNormal(DType dtype) {
   }
 }
 
-// True of gradients of pooling: oneDNN adds overlapping windows up in the dtype
-// of the result.
+// Returns true for gradients of pooling: oneDNN adds overlapping windows in the
+// dtype of the result.
 bool AddsInItsDtype(const ir::Node& node) {
   return node.kind() == OpKind::kMaxPoolGrad ||
          node.kind() == OpKind::kAvgPoolGrad;
 }
 
-// True of ops whose results are exact: they move or choose elements.
+// Returns true for ops with exact results, which move or select elements.
 bool IsExact(const ir::Node& node) {
   const ir::OpDef& op = node.op();
   switch (op.fusion) {
@@ -108,7 +108,8 @@ double Smallest(const Tensor& tensor) {
   return smallest;
 }
 
-// Of dx, dgamma and dbeta before they cancel.
+// Returns the magnitude of the terms of dx, dgamma and dbeta before they
+// cancel.
 double NormGradientScale(const ir::Node& node,
                          std::span<const Tensor* const> in) {
   const double epsilon = node.attrs().Float("epsilon");
@@ -123,9 +124,9 @@ double NormGradientScale(const ir::Node& node,
   return 8 * scale;
 }
 
-// Of the normalised result of training, which a kernel may compute as
-// x * scale + shift, before the two cancel: they do where a channel has one
-// element, which is its mean.
+// Returns the magnitude of the terms of a normalised result. A kernel may
+// compute it as x * scale + shift. Both cancel in a channel of one element,
+// which equals its mean.
 double NormScale(const ir::Node& node, std::span<const Tensor* const> in,
                  std::span<const Tensor> results) {
   const double epsilon = node.attrs().Float("epsilon");
@@ -139,8 +140,8 @@ double NormScale(const ir::Node& node, std::span<const Tensor* const> in,
   return 8 * scale;
 }
 
-// Magnitude that the terms of result `index` may have before they cancel; 0 of
-// an op that sums up nothing.
+// Returns the magnitude that the terms of result `index` may have before they
+// cancel, or 0 if the op sums nothing.
 double TermScale(const ir::Node& node, std::span<const Tensor* const> inputs,
                  std::span<const Tensor> results, size_t index) {
   const Tensor& output = results[index];
@@ -159,7 +160,7 @@ double TermScale(const ir::Node& node, std::span<const Tensor* const> inputs,
   if (node.kind() == OpKind::kBatchNormTrain) {
     if (index == 0) return NormScale(node, inputs, results);
     double scale = Largest(output);
-    // The deviations of a variance are off by the rounding of the mean.
+    // Rounding of the mean affects a variance's deviations.
     if (index == 2 || index == 4) {
       const double x = Largest(*inputs[index == 2 ? 0 : 3]);
       scale = std::max(scale, SumEpsilon(output.type.dtype) * x * x);
@@ -186,18 +187,17 @@ bool IsFinite(const Tensor& tensor) {
                      [](double x) { return std::isfinite(x); });
 }
 
-// True of a convolution or a gradient of one with an operand that is not
-// finite: any element of the result may be NaN (ir/graph.h). A third operand is
-// a bias.
+// Returns true for a convolution or its gradient with a non-finite operand: any
+// element of the result may be NaN (ir/graph.h). A third operand is a bias.
 bool MaySpreadNan(const ir::Node& node, std::span<const Tensor* const> in) {
   return node.op_name().starts_with("conv2d") &&
          !(IsFinite(*in[0]) && IsFinite(*in[1]));
 }
 
-// Greatest magnitude of what is added to element `i` of a normalised value or
-// its gradient, where it may have been rounded to the dtype of the result
-// before: a residual with eager rounding; the gradient, which the sums of a
-// fused gradient see before it is rounded.
+// Returns the largest magnitude that is added to element `i` of a normalised
+// value or its gradient and may have been rounded to the result's dtype before.
+// That is a residual with eager rounding, or a gradient that the sums of a
+// fused gradient read before it is rounded.
 double SummandAt(const ir::Node& node, std::span<const Tensor* const> in,
                  size_t i) {
   if (node.kind() == OpKind::kBatchNormGrad) {
@@ -213,21 +213,21 @@ double SummandAt(const ir::Node& node, std::span<const Tensor* const> in,
   const std::string& residual = node.attrs().String("residual");
   if (residual == "add") return std::fabs(in.back()->data[i]);
   if (residual != "norm") return 0;
-  // Normalised itself, by the last two operands: few elements are five standard
-  // deviations off.
+  // The residual is normalised with the last two operands. Few elements exceed
+  // five standard deviations.
   return 5 * Largest(*in[in.size() - 2]) + Largest(*in.back());
 }
 
 class Noise {
  public:
-  // `direction`: 1 and -1 round all results up and down, as one kernel may; 0
-  // rounds each at random.
+  // With direction 1 or -1, rounds all results up or down, as a kernel may do.
+  // With 0, rounds each at random.
   Noise(uint64_t seed, double amplitude, int direction)
       : seed_(seed), amplitude_(amplitude), direction_(direction) {}
 
   void Move(const ir::Node& node, std::span<const Tensor* const> inputs,
             std::span<Tensor> results) {
-    // Scales are those of what has not been moved.
+    // Uses the results before noise is added.
     std::vector<double> scales;
     for (size_t i = 0; i < results.size(); ++i) {
       scales.push_back(TermScale(node, inputs, results, i));
@@ -237,9 +237,9 @@ class Noise {
     }
   }
 
-  // Interprets the node. A normalisation with a ReLU is shifted by the rounding
-  // of its result and, of each channel, that of its residual, so that samples
-  // disagree on a mask where the ReLU's operand cancels.
+  // Interprets the node. If a normalisation has a ReLU, shifts it by the
+  // rounding errors of its result and of each channel's residual, so that
+  // samples disagree on the mask where the ReLU's operand cancels.
   std::vector<Tensor> Interpret(const ir::Node& node,
                                 std::vector<const Tensor*> operands) {
     auto results = InterpretNode(node, operands, ir::EvalMode::kTyped);
@@ -272,7 +272,7 @@ class Noise {
     const double of_sums =
         (AddsInItsDtype(node) ? epsilon : SumEpsilon(dtype)) * scale;
     const double tiny = SmallestNormal(dtype);
-    // Sums that cancel may all be exactly 0, on which a division may depend.
+    // Sums that cancel may all be exactly 0, which affects a division.
     const bool cancels = Flip();
     const bool adds = (node.kind() == OpKind::kBatchNormTrain ||
                        node.kind() == OpKind::kBatchNormGrad) &&
@@ -301,7 +301,7 @@ class Noise {
     }
   }
 
-  // In [-1, 1).
+  // Returns a number in [-1, 1).
   double Signed() {
     return 2 * RandomUniform(static_cast<int64_t>(seed_), 0, 0, 0, index_++) -
            1;
@@ -313,8 +313,8 @@ class Noise {
   uint64_t index_ = 0;
 };
 
-// `may_spread` is set if a value that a library may spread (MaySpreadNan) was
-// met. With `spread`, some of them are.
+// Interprets the graph with noise. Sets `may_spread` if a library may spread a
+// NaN (MaySpreadNan). With `spread`, spreads some of them.
 std::vector<Tensor> Sample(const ir::Graph& graph,
                            std::span<const Tensor> inputs, Noise& noise,
                            bool spread, bool& may_spread) {
@@ -328,7 +328,7 @@ std::vector<Tensor> Sample(const ir::Graph& graph,
     auto results = noise.Interpret(*node, operands);
     const bool may = MaySpreadNan(*node, operands);
     may_spread |= may;
-    // Each library call decides for itself.
+    // Each library call spreads independently.
     const bool spreads = spread && may && noise.Flip();
     noise.Move(*node, operands, results);
     for (size_t i = 0; i < results.size(); ++i) {
@@ -345,11 +345,11 @@ std::vector<Tensor> Sample(const ir::Graph& graph,
   return outputs;
 }
 
-// What all samples and the noiseless result agree on.
+// The results that the samples and the noiseless run permit.
 struct Allowed {
   bool anything = false;  // samples disagree by more than a number
   double center = 0;
-  double tolerance = 0;  // infinite values are equal or not
+  double tolerance = 0;  // 0 for infinite values
 };
 
 Allowed AllowedAt(const NoisyOutputs& expected, size_t index, size_t element) {

@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Optional;
 
-// Interprets a module whose first input begins with NaN.
+// Interprets a module. The first element of its first input is NaN.
 NoisyOutputs WithNan(std::string_view text) {
   const auto graph = test::ParseOrDie(text);
   std::vector<ir::Tensor> inputs = inspect::DrawInputs(*graph, 1);
@@ -22,7 +22,7 @@ NoisyOutputs WithNan(std::string_view text) {
   return InterpretNoisy(*graph, inputs, {.samples = 60});
 }
 
-// A library that fills up one channel to two multiplies the next pixel by zero.
+// A library that pads one channel to two multiplies the next pixel by zero.
 TEST(NoisyInterpreter, AConvolutionMaySpreadNanAndMustKeepIt) {
   const NoisyOutputs expected = WithNan(R"(graph one_channel {
     %x = data : bf16[1,1,1,5]
@@ -41,7 +41,7 @@ TEST(NoisyInterpreter, AConvolutionMaySpreadNanAndMustKeepIt) {
   convolved.data[0] = 1;
   EXPECT_THAT(Mismatch(expected, 0, convolved),
               Optional(HasSubstr("element 0 of 80: got 1, expected nan")));
-  // Only convolutions may.
+  // Only convolutions may spread NaN.
   ir::Tensor positive = expected.typed[1];
   positive.data[1] = NAN;
   EXPECT_THAT(Mismatch(expected, 1, positive),

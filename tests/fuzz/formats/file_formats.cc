@@ -1,4 +1,4 @@
-// Weights, checkpoints, images and logs.
+// Fuzzes weights, checkpoints, images and logs.
 
 #include <algorithm>
 #include <vector>
@@ -46,7 +46,7 @@ void ReadTensors(std::string_view bytes) {
   }
 }
 
-// The bytes are a manifest without the checksum at its end.
+// The bytes are a manifest without its final checksum.
 void ReadManifest(std::string_view bytes) {
   static const std::string kFolder = [] {
     const std::string& path = ScratchFolder();
@@ -72,7 +72,7 @@ void ReadImage(std::string_view bytes) {
   reader->Read(runtime::WholeImage(size), whole);
   Require(whole.width == size.width && whole.height == size.height,
           "the size differs");
-  // A part has the pixels of the whole.
+  // A region must have the pixels of the whole image.
   const runtime::Region region{size.width / 3, size.height / 3,
                                (size.width + 2) / 3, (size.height + 2) / 3};
   runtime::Image part;
@@ -108,7 +108,7 @@ void ReadStatsTrace(std::string_view bytes) {
           "text differs: " + text);
 }
 
-// What a run that is resumed reads of its own log.
+// Reads the log as a resumed run does.
 void ReadRunLog(std::string_view bytes) {
   const std::string path = ScratchFolder() + "/log.jsonl";
   Write(path, bytes);

@@ -1,4 +1,4 @@
-// The command line.
+// Fuzzes the command line.
 
 #include <map>
 #include <memory>
@@ -16,9 +16,9 @@ namespace fusor::fuzz {
 namespace {
 
 constexpr std::string_view kVariant = "--a=";
-constexpr int kParses = 10'000;  // of one CLI::App: lists of it may grow
+constexpr int kParses = 10'000;  // per CLI::App, whose lists may grow
 
-// The commands, or one of them: CLI11 visits all flags of all commands for each
+// All commands or one of them. CLI11 visits all flags of all commands for each
 // command line.
 struct CommandLine {
   CLI::App app{"", "fusor"};
@@ -40,7 +40,8 @@ struct CommandLine {
   }
 };
 
-// The one that has `command`, which need not be one.
+// Returns the command line for `command`, or for all commands if there is none
+// of that name.
 CommandLine& CommandLineOf(const std::string& command) {
   static std::map<std::string, std::unique_ptr<CommandLine>> lines;
   static const CommandLine all("");
@@ -58,15 +59,15 @@ void Parse(std::vector<std::string> args) {
   } catch (const CLI::CallForHelp&) {
     line->app.help();
   } catch (const CLI::CallForVersion&) {
-    // Printed as it is.
+    // Printed unchanged.
   } catch (const CLI::ParseError& error) {
     Require(!tools::DescribeUsageError(line->app, error).empty(),
             "an empty message");
   }
 }
 
-// The value of FUSOR_FLAGS in the first line and a word in each other one; or
-// --a= and a variant.
+// The first line is the value of FUSOR_FLAGS, each other line a word.
+// Alternatively, the text is --a= and a variant.
 void ReadFlags(std::string_view bytes) {
   const std::string text(bytes);
   try {
@@ -83,7 +84,7 @@ void ReadFlags(std::string_view bytes) {
     while (std::getline(stream, line)) args.push_back(line);
     Parse(std::move(args));
   } catch (const Error& error) {
-    // The program shows any message as one line.
+    // The program shows every message as one line.
     Require(error.code() == ErrorCode::kUsage, error.what());
   }
 }

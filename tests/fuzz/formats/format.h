@@ -1,7 +1,6 @@
 #pragma once
 
-// What the coverage-guided fuzzers read: formats of files and messages that
-// come from outside.
+// Formats of files and messages from outside, for coverage-guided fuzzers.
 
 #include <span>
 #include <string>
@@ -12,24 +11,24 @@
 namespace fusor::fuzz {
 
 struct Format {
-  std::string_view name;  // "graph-text"
-  ErrorCode code;         // of errors about malformed input
+  std::string_view name;  // such as "graph-text"
+  ErrorCode code;         // of errors for malformed input
   // Reads the bytes with the public reader. Throws Error for malformed input.
-  // Calls Require for what must hold of accepted input: written and read again
-  // it is the same.
+  // Calls Require to check accepted input: written and read again, it must be
+  // the same.
   void (*read)(std::string_view bytes);
 };
 
-// The formats of this executable: each has its own list.
+// Returns the formats of this executable. Each executable has its own list.
 std::span<const Format> Formats();
 
-// Ends the process, so that libFuzzer keeps the input, unless `condition`.
+// Ends the process unless `condition`, so that libFuzzer keeps the input.
 void Require(bool condition, std::string_view what);
 
-// A folder of this process in memory, for readers that take paths.
+// Returns an in-memory folder of this process, for readers that take paths.
 const std::string& ScratchFolder();
 
-// --- Readers, by source file. ------------------------------------------------
+// --- Readers, by source file -------------------------------------------------
 
 void ReadGraphText(std::string_view bytes);  // graph_formats.cc
 void ReadGraphProto(std::string_view bytes);

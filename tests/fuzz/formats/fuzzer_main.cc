@@ -1,5 +1,5 @@
-// What libFuzzer calls. The format is chosen by --format=NAME, which libFuzzer
-// itself ignores.
+// The entry points for libFuzzer. --format=NAME selects the format. libFuzzer
+// ignores that flag.
 
 #include <cstdio>
 #include <cstdlib>
@@ -14,7 +14,7 @@ namespace {
 
 const Format* format = nullptr;
 
-// A folder that goes with the process.
+// A folder that is removed when the process ends.
 class Folder {
  public:
   Folder() {
@@ -36,7 +36,8 @@ class Folder {
   std::string path_;
 };
 
-// Whether the error is one that a user can be shown for malformed input.
+// Checks that the error is suitable for malformed input: one line, with the
+// format's code.
 void CheckError(const Error& error) {
   const std::string_view text = error.what();
   const bool one_line = text.find('\n') == std::string_view::npos;

@@ -1,4 +1,5 @@
-// Graphs, as text and in binary form, and descriptions of devices and clusters.
+// Fuzzes graphs in text and binary form, and descriptions of devices and
+// clusters.
 
 #include "ir/io/parser.h"
 #include "ir/io/printer.h"
@@ -10,7 +11,8 @@
 namespace fusor::fuzz {
 namespace {
 
-// A graph that was read is printed, written and read again.
+// Checks that printing or serialising the graph and reading it again yields the
+// same graph.
 void CheckRoundTrips(const ir::Graph& graph) {
   const std::string text = ir::Print(graph);
   const std::string bytes = ir::Serialize(graph);

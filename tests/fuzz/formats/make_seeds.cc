@@ -1,5 +1,6 @@
-// Writes the seed corpora of the fuzzers, OUT/FORMAT/NAME, by the writers of
-// each format: small files, so that edits of them are likely to hit something.
+// Writes the seed corpora of the fuzzers, OUT/FORMAT/NAME, with the writers of
+// each format. Files are small, so that mutations are likely to change
+// something relevant.
 //
 //   make_seeds OUT
 
@@ -155,7 +156,7 @@ void WriteWeights() {
   }
   write("all", all, {{"format", "pt"}, {"fusor.arch", "resnet18"}});
   write("none", {}, {});
-  // As another program writes it: without a checksum.
+  // A file of another program, without a checksum.
   const std::string header =
       R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   Write("safetensors", "foreign",
@@ -163,7 +164,7 @@ void WriteWeights() {
             header + "12345678");
 }
 
-// Manifests without the checksum at their end, of files without tensors.
+// Manifests of files without tensors. Omits the final checksum.
 void WriteManifests() {
   const test::TemporaryFolder folder;
   for (int64_t step = 1; step < 5; ++step) {
@@ -195,7 +196,7 @@ void WriteImages() {
   const testing::Bytes cmyk(size_t{4} * 9 * 7, 100);
   Write("image", "cmyk.jpg", Text(testing::EncodeCmykJpeg(cmyk, 9, 7)));
   const testing::Bytes palette = {0, 0, 0, 255, 0, 0, 0, 255, 0};
-  // Colour type, bits of a sample, bytes of a row of 8 pixels.
+  // Colour type, bits per sample, bytes per row of 8 pixels.
   const struct {
     int colour, bits;
     size_t row;
@@ -240,7 +241,7 @@ void WriteLogs() {
         "\n");
 }
 
-// A byte for the kind, then pieces: which connection, how many bytes, bytes.
+// A byte for the kind, then pieces: connection, number of bytes, bytes.
 void WriteMessages() {
   using runtime::MessageWriter;
   using runtime::StoreCall;
@@ -294,7 +295,7 @@ void WriteMessages() {
                      .Take());
 }
 
-// The value of FUSOR_FLAGS in the first line, then a word a line.
+// The value of FUSOR_FLAGS in the first line, then one word per line.
 void WriteCommandLines() {
   int number = 0;
   for (const std::string_view text : {
@@ -319,8 +320,8 @@ void WriteCommandLines() {
   }
 }
 
-// Archives, and their programs without what the reader ignores, after a byte
-// that names the archive.
+// Archives, and their programs without the parts that the reader ignores. A
+// first byte selects the archive of a program.
 void WriteTorchArchives() {
   int number = 0;
   for (const char* name :
@@ -358,7 +359,7 @@ void WriteTorchArchives() {
   }
 }
 
-// A model that calls a function of its own.
+// A model that calls its own function.
 void WriteOnnxFunction() {
   onnx::ModelProto model;
   model.set_ir_version(8);
@@ -389,8 +390,9 @@ void WriteOnnxFunction() {
   Write("onnx", "function", model.SerializeAsString());
 }
 
-// Models that PyTorch exported, and one of each operator, on tensors of ones
-// and a constant that many operators accept as shape, axes or index.
+// Models exported by PyTorch, and one model per operator. The latter have
+// tensors of ones, and a constant that many operators accept as shape, axes or
+// index.
 void WriteOnnx() {
   for (const char* name :
        {"activations", "auxiliary", "convolutional", "windowed"}) {

@@ -1,4 +1,4 @@
-// Models in ONNX's format.
+// Fuzzes models in ONNX's format.
 
 #include <map>
 #include <string>
@@ -14,7 +14,7 @@ void ReadOnnx(std::string_view bytes) {
   const std::span<const uint8_t> file = {
       reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
   const std::string path = ScratchFolder() + "/model.onnx";
-  // Ones of the declared shapes, where symbolic extents are 2.
+  // Inputs are ones of the declared shapes. Symbolic extents are 2.
   std::map<std::string, ir::NamedTensor> given;
   for (const models::OnnxInput& input :
        models::ParseOnnx(path, file).graph.inputs) {

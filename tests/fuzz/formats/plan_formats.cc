@@ -1,4 +1,4 @@
-// Plans, compiled steps in files, measured choices.
+// Fuzzes plans, program files and autotune results.
 
 #include <cstring>
 
@@ -28,8 +28,8 @@ void ReadPlan(std::string_view bytes) {
   Require(codegen::Print(again) == codegen::Print(plan), "text differs");
 }
 
-// The file with its size and checksum made right, so that what they protect is
-// reached; an attacker would do the same.
+// Corrects the file's size and checksum, as an attacker would, to reach the
+// code behind them.
 void ReadStep(std::string_view bytes) {
   constexpr size_t kSizeAt = std::string_view("fusor step 2\n").size();
   std::string file(bytes);

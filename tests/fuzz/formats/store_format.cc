@@ -1,4 +1,4 @@
-// Messages to the store at which ranks meet, and the store's answers to a rank.
+// Fuzzes messages to the rendezvous store, and its answers to a rank.
 
 #include <sys/socket.h>
 
@@ -20,7 +20,7 @@ using std::chrono::steady_clock;
 constexpr int kRanks = 3;
 constexpr milliseconds kTimeout{5'000};
 
-// Closes with a reset, so that no port waits for stray segments.
+// Closes with a reset, so that the port does not wait for stray segments.
 void ResetOnClose(const Socket& socket) {
   const linger now{.l_onoff = 1, .l_linger = 0};
   setsockopt(socket.fd(), SOL_SOCKET, SO_LINGER, &now, sizeof(now));
@@ -32,12 +32,12 @@ void Drain(const Socket& socket, Deadline deadline) {
   try {
     while (true) socket.Receive(std::span(bytes, 1), deadline);
   } catch (const Error&) {
-    // Closed.
+    // The other end has closed it.
   }
 }
 
-// Each piece, a byte that chooses a connection, a length and bytes, goes to the
-// server; then all connections end.
+// Sends each piece (a byte for the connection, a length, bytes) to the server,
+// then ends all connections.
 void Serve(std::string_view pieces) {
   const Deadline deadline = steady_clock::now() + kTimeout;
   runtime::StoreServer server(0, 0, "run", kRanks);
@@ -64,7 +64,8 @@ void Serve(std::string_view pieces) {
   Require(steady_clock::now() < deadline, "the server does not close");
 }
 
-// A rank asks a server that lets it in, answers with these bytes and closes.
+// Connects a rank to a server that accepts it, answers with these bytes and
+// closes.
 void Ask(std::string_view answers) {
   const std::string let_in =
       runtime::MessageWriter()
@@ -105,7 +106,7 @@ void Ask(std::string_view answers) {
   server.join();
 }
 
-// Fields of a message that came in.
+// Reads the fields of received messages.
 void Parse(std::string_view bytes) {
   std::string received(bytes);
   while (const auto message =

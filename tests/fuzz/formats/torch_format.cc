@@ -1,4 +1,4 @@
-// Archives of torch.export.
+// Fuzzes archives of torch.export.
 
 #include <zip.h>
 
@@ -72,14 +72,14 @@ class Template {
 
  private:
   std::map<std::string, std::vector<uint8_t>> entries_;
-  std::string program_;  // the entry
+  std::string program_;  // name of the program's entry
 };
 
 }  // namespace
 
 void ReadTorchArchive(std::string_view bytes) { Import(Bytes(bytes)); }
 
-// The first byte chooses the archive that has the program's weights.
+// The first byte selects the archive with the program's weights.
 void ReadTorchProgram(std::string_view bytes) {
   static std::vector<Template> templates = [] {
     std::vector<Template> all;
