@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Step time of a torchvision model on the CPU: forward, backward, SGD with
-momentum, on synthetic data. Prints one JSON line.
+"""Measures the step time of a torchvision model on the CPU: forward, backward
+and SGD with momentum on synthetic data. Prints one JSON line.
 
     python bench_torch.py --arch resnet50 --batch-size 16 --tuned
 
---tuned starts itself again under jemalloc with huge pages and without giving
-memory back to the kernel, the largest single effect at large batches (glibc
-maps and zeroes every large activation anew in each step).
+--tuned restarts the script under jemalloc with huge pages, which does not
+return memory to the kernel. That has the largest effect at large batches:
+glibc maps and zeroes every large activation anew in each step.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def parse_arguments():
 
 
 def enter_tuned_environment(threads):
-    """Replaces the process by itself under jemalloc, unless it is there."""
+    """Restarts the process under jemalloc, unless it already runs under it."""
     with open("/proc/self/maps", encoding="ascii") as maps:
         if "jemalloc" in maps.read():
             return
@@ -56,7 +56,7 @@ def enter_tuned_environment(threads):
 
 
 def make_step(args):
-    """The training step as a function that returns the loss."""
+    """Returns a function that runs a training step and returns the loss."""
     import torch
     import torch.nn.functional as F
     import torchvision

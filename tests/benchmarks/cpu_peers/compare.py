@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Training speed of fusor on this CPU beside its peers, measured interleaved.
+"""Compares the training speed of fusor and its peers on this CPU.
 
     compare.py --fusor build/bin/fusor --python torch-venv/bin/python \\
         --floor build/bin/conv_floor --arch resnet50 --batches 8 16 32 \\
         --out resnet50
 
 Each round runs every program once at every batch size, in an order that
-rotates from round to round, so that a slow spell of the host hits all alike.
+rotates from round to round, so that slow periods of the host affect all alike.
 Ratios are medians of the ratios of each round. Writes OUT.json (every run) and
 OUT.md (tables). Programs: fusor with fusion on and off, PyTorch eager (default
 and tuned allocator) and compiled, the convolution-only floor, and with
@@ -52,7 +52,7 @@ class RunError(Exception):
 
 
 def last_json(text):
-    """The last JSON object in the output, on one line or indented."""
+    """Returns the last JSON object in the output, on one line or indented."""
     decoder = json.JSONDecoder()
     for match in reversed(list(re.finditer(r"^\{", text, re.MULTILINE))):
         try:
@@ -108,7 +108,8 @@ def programs(args):
 
 
 def stolen_ticks():
-    """Time the hypervisor gave to others, in clock ticks; None if unknown."""
+    """Returns the time stolen by the hypervisor in clock ticks, or None if
+    unknown."""
     try:
         with open("/proc/stat", encoding="ascii") as stat:
             return int(stat.readline().split()[8])
@@ -117,8 +118,8 @@ def stolen_ticks():
 
 
 def run(program, batch, args):
-    """One measured run: {program, batch, command, images_per_second, ...}, or
-    with `error` in place of the numbers."""
+    """Runs a measurement. Returns {program, batch, command, images_per_second,
+    ...}, or `error` in place of the numbers."""
     command = [str(word) for word in program.command(batch)]
     record = {"program": program.name, "batch": batch,
               "command": shlex.join(command)}
@@ -144,7 +145,7 @@ def run(program, batch, args):
 
 
 def measure(args):
-    """All runs, round by round."""
+    """Returns all runs, round by round."""
     table = programs(args)
     runs = []
     for pair in range(args.pairs):
@@ -161,22 +162,23 @@ def measure(args):
 
 
 def speeds(runs, program, batch):
-    """{round: images/s} of the runs that succeeded."""
+    """Returns {round: images/s} of the successful runs."""
     return {r["round"]: r["images_per_second"] for r in runs
             if r["program"] == program and r["batch"] == batch
             and "images_per_second" in r}
 
 
 def ratio(runs, program, other, batch):
-    """Median over rounds of program's speed over other's; None without."""
+    """Returns the median over rounds of program's speed over other's, or None
+    if there is none."""
     ours, theirs = speeds(runs, program, batch), speeds(runs, other, batch)
     pairs = [ours[r] / theirs[r] for r in ours if r in theirs]
     return statistics.median(pairs) if pairs else None
 
 
 def summarise(runs, batches):
-    """[{batch, programs: {name: {median, min, max, rounds, errors}},
-    best_peer, ratios: {name: fusor's speed over it}}]"""
+    """Returns [{batch, programs: {name: {median, min, max, rounds, errors}},
+    best_peer, ratios: {name: fusor's speed over it}}]."""
     names = list(dict.fromkeys(r["program"] for r in runs))
     out = []
     for batch in batches:
@@ -215,7 +217,8 @@ def host():
 
 
 def versions(runs):
-    """What the programs say of themselves, first answer each."""
+    """Returns the versions that the programs report, from the first run of
+    each."""
     found = {}
     for record in runs:
         for name, version in record.get("result", {}).get(

@@ -1,4 +1,4 @@
-"""compare.py with fakes for every program it runs."""
+"""Tests compare.py with fakes of every program that it runs."""
 
 import json
 import pathlib
@@ -27,7 +27,7 @@ class CompareTest(unittest.TestCase):
         return str(path)
 
     def answers(self, name, speed):
-        """A program that logs its arguments and reports `speed`."""
+        """Creates a program that logs its arguments and reports `speed`."""
         return self.fake(name, f"""
             echo "{name} $*" >> {self.folder}/log
             echo 'a line of progress'

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Does fusor learn as PyTorch does? Trains both on the same images by the same
-protocol and compares the mean loss of the last quarter of the steps.
+"""Tests whether fusor learns like PyTorch: trains both on the same images by
+the same protocol and compares the mean loss of the last quarter of the steps.
 
     compare_curves.py DATA --fusor build/bin/fusor \\
         --python torch-venv/bin/python --protocol cifar --dtype fp32 \\
         --out tests/results/curves-cifar-fp32
 
-One run says little: training is chaotic, and seeds differ. PyTorch runs with
-five seeds, NCHW and channels-last in turn; the mean over fusor's seeds must lie
-inside the smallest and largest of them. Writes OUT.json (all losses) and
-OUT.md; exits with 1 if it does not. --ranks divides fusor's batch among several;
---torch-from takes PyTorch's runs from the OUT.json of another call.
+A single run says little, since training is chaotic and seeds differ. PyTorch
+runs with five seeds, alternately in NCHW and channels-last. The mean over
+fusor's seeds must be between the smallest and the largest of them. Writes
+OUT.json (all losses) and OUT.md. Exits with 1 if the mean is outside. --ranks
+divides fusor's batch among several ranks. --torch-from uses PyTorch's runs
+from the OUT.json of another call.
 """
 
 import argparse
@@ -70,7 +71,8 @@ def torch_losses(args, seed):
 
 
 def stored_runs(args):
-    """PyTorch's runs of another report on the same protocol, and versions."""
+    """Returns PyTorch's runs and versions from another report on the same
+    protocol."""
     report = json.loads(args.torch_from.read_text())
     protocol = json.loads(json.dumps(
         dataclasses.asdict(protocols.PROTOCOLS[args.protocol])))
@@ -93,8 +95,8 @@ def last_quarter(losses):
 
 
 def summarise(torch_runs, fusor_runs):
-    """{torch: {seed: mean of the last quarter}, fusor: likewise, low, high,
-    mean: fusor's over seeds, inside}"""
+    """Returns {torch: {seed: mean of the last quarter}, fusor: likewise, low,
+    high, mean: fusor's over seeds, inside}."""
     torch = {seed: last_quarter(run) for seed, run in torch_runs.items()}
     fusor = {seed: last_quarter(run) for seed, run in fusor_runs.items()}
     low, high = min(torch.values()), max(torch.values())

@@ -1,4 +1,4 @@
-"""compare_curves.py with fakes for both programs."""
+"""Tests compare_curves.py with fakes of both programs."""
 
 import json
 import math
@@ -13,7 +13,7 @@ sys.path.insert(0, str(HERE))
 
 import protocols  # noqa: E402
 
-# Arguments: which word names the seed and where the loss goes.
+# Arguments: the word that precedes the seed, and where the loss goes.
 PROGRAM = """#!{python}
 import json, sys
 words = sys.argv[1:]

@@ -20,7 +20,8 @@ class Protocol:
     momentum: float = 0.9
 
     def rate(self, step):
-        """Learning rate of a step: linear warm-up, then cosine to 0."""
+        """Returns the learning rate of a step: linear warm-up, then cosine to
+        0."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
         done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
@@ -35,8 +36,8 @@ PROTOCOLS = {
     "imagenet": Protocol("resnet50-v1.5", 96, "centre-crop", 0, 16, 200, 0.02,
                          20, 1e-4, (123.675, 116.28, 103.53),
                          (58.395, 57.12, 57.375)),
-    # The images of `fusor data make-samples`, or others made small: short, to
-    # be run on machines that are at hand for minutes.
+    # Images of `fusor data make-samples` or other small ones: a short run for
+    # machines that are only available for minutes.
     "samples": Protocol("resnet20-cifar", 32, "centre-crop", 0, 32, 50, 0.05,
                         5, 1e-4, (123.675, 116.28, 103.53),
                         (58.395, 57.12, 57.375)),

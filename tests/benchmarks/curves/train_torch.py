@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Losses of the first steps of a training run in PyTorch on an image folder.
-Prints one JSON line: {"losses": [one a step], "versions": {...}}.
+"""Prints the losses of the first steps of a training run in PyTorch on an
+image folder, as one JSON line: {"losses": [one per step], "versions": {...}}.
 
     python train_torch.py DATA --protocol cifar --seed 0 --layout nchw
 
@@ -74,7 +74,8 @@ def transform(protocol):
 
 
 def samples(data, protocol):
-    """The protocol's images in memory: [(PIL image, label)], and classes."""
+    """Returns the protocol's images in memory, [(PIL image, label)], and the
+    number of classes."""
     folder = torchvision.datasets.ImageFolder(os.path.join(data, "train"))
     taken, out = {}, []
     for path, label in folder.samples:
@@ -85,8 +86,8 @@ def samples(data, protocol):
 
 
 def batches(images, protocol):
-    """Endless shuffled batches; the incomplete last one of an epoch is left
-    out, as fusor leaves it."""
+    """Yields shuffled batches forever. Drops the incomplete last batch of each
+    epoch, as fusor does."""
     prepare = transform(protocol)
     while True:
         order = torch.randperm(len(images)).tolist()

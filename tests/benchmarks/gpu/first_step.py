@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""The first training step of fusor beside PyTorch's, each against PyTorch in
-fp64 on the same weights and images. Prints one JSON line; exits with 1 if fusor
-is further away than PyTorch allows.
+"""Compares the first training step of fusor and PyTorch, each with PyTorch in
+fp64 on the same weights and images. Prints one JSON line. Exits with 1 if
+fusor's errors are larger than PyTorch's errors permit.
 
     first_step.py --fusor build/bin/fusor --backend cpu --device cpu \\
         --arch resnet18 --dtype fp32 --folder scratch
 
-A tensor's error is |dg| / |g|. Single steps hang on whether some ReLU input
-changes its sign, so medians over seeds are compared, with PyTorch's in the
-layout that does worse: all gradients together may be twice as far away, each
-one four times, running statistics too. fusor's gradients are what one step of
-rate 1024 without momentum and decay subtracts from the weights.
+The error of a tensor is |dg| / |g|. In a single step, it depends on whether
+some ReLU input changes its sign. Therefore medians over seeds are compared,
+with PyTorch's in its worse layout. All gradients together may have twice
+PyTorch's error, each gradient and running statistic four times. fusor's
+gradients are what a step with rate 1024, without momentum and decay, subtracts
+from the weights.
 """
 
 import argparse
@@ -39,7 +40,7 @@ NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}
 
 
 def raw(tensor):
-    """The bytes of a tensor on the host."""
+    """Returns the bytes of a tensor on the host."""
     tensor = tensor.contiguous()
     return ctypes.string_at(tensor.data_ptr(),
                             tensor.numel() * tensor.element_size())
@@ -74,7 +75,7 @@ def write_safetensors(path, tensors):
 
 
 def read_safetensors(path):
-    """{name: tensor} of those in fp32."""
+    """Returns {name: tensor} of the fp32 tensors."""
     blob = path.read_bytes()
     size, = struct.unpack_from("<Q", blob)
     tensors = {}
@@ -88,8 +89,8 @@ def read_safetensors(path):
 
 
 class Case:
-    """Weights and one batch of images, which is a whole epoch, so that no
-    shuffling changes it."""
+    """Weights and one batch of images. The batch is a whole epoch, so
+    shuffling does not change it."""
 
     def __init__(self, args, seed):
         torch.manual_seed(seed)
@@ -113,7 +114,8 @@ class Case:
         return (images - mean) / std
 
     def torch_step(self, device, layout, dtype, autocast=None, scale=1.0):
-        """(loss, {tensor: gradient or new running statistic} in fp64)"""
+        """Returns (loss, {tensor: gradient or new running statistic} in
+        fp64)."""
         model = self.model
         model.load_state_dict(self.weights)
         model = model.to(device, dtype).to(memory_format=layout)
@@ -133,7 +135,7 @@ class Case:
         return loss.item(), found
 
     def fusor_step(self, folder):
-        """The same of fusor."""
+        """Returns the same for fusor."""
         args = self.args
         data = folder / "data/train"
         for i, pixels in enumerate(self.pixels):
@@ -173,7 +175,8 @@ class Case:
 
 
 def errors(found, exact):
-    """{"all": of all gradients as one vector, tensor: of each}"""
+    """Returns {"all": error of all gradients as one vector, tensor: error of
+    each}."""
     out, wrong, whole = {}, 0.0, 0.0
     for name, right in exact.items():
         away = (found[name] - right).square().sum().item()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A training step of ResNet-50 v1.5 in JAX, compiled whole by XLA: NHWC,
+"""Measures a training step of ResNet-50 v1.5 in JAX, compiled by XLA: NHWC,
 parameters in fp32, activations in the dtype, synthetic images on the device.
 Prints one JSON line.
 
@@ -33,7 +33,8 @@ def parse_arguments():
 
 
 def layers():
-    """[(name, kernel, channels in, channels out)] of all convolutions."""
+    """Returns [(name, kernel, channels in, channels out)] of all
+    convolutions."""
     out = [("stem", 7, 3, 64)]
     before = 64
     for stage, count in enumerate(BLOCKS):
@@ -50,7 +51,7 @@ def layers():
 
 
 def initial_state(classes, key):
-    """(parameters, running statistics, momentum)"""
+    """Returns (parameters, running statistics, momentum)."""
     parameters, running = {}, {}
     for name, kernel, inputs, outputs in layers():
         key, own = jax.random.split(key)
@@ -66,7 +67,8 @@ def initial_state(classes, key):
 
 
 def normalised(x, parameters, running):
-    """Batch normalisation in fp32, and the new running statistics."""
+    """Returns the batch normalisation in fp32, and the new running
+    statistics."""
     wide = x.astype(jnp.float32)
     mean = wide.mean((0, 1, 2))
     variance = jnp.maximum(jnp.square(wide).mean((0, 1, 2)) - mean * mean, 0)
@@ -77,7 +79,7 @@ def normalised(x, parameters, running):
 
 
 def network(parameters, running, images, dtype):
-    """Logits in fp32, and the new running statistics."""
+    """Returns the logits in fp32, and the new running statistics."""
     moved = {}
 
     def conv(x, name, stride=1):
@@ -90,7 +92,7 @@ def network(parameters, running, images, dtype):
         return x
 
     x = jax.nn.relu(conv(images.astype(dtype), "stem", 2))
-    # A literal: of an array JAX would not know that this is a maximum.
+    # Must be a literal: with an array, JAX would not recognise a maximum.
     x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1),
                           ((0, 0), (1, 1), (1, 1), (0, 0)))
     for stage, count in enumerate(BLOCKS):
@@ -108,7 +110,7 @@ def network(parameters, running, images, dtype):
 
 
 def train_step(state, images, labels, dtype, scale):
-    """(new state, loss)"""
+    """Returns (new state, loss)."""
     parameters, running, momentum = state
 
     def scaled_loss(parameters):
@@ -137,7 +139,8 @@ def main():
     labels = jax.random.randint(key, (args.batch_size,), 0, args.classes)
 
     def run(steps):
-        """Seconds a step: XLA runs ahead, the last loss is waited for."""
+        """Returns seconds per step. XLA runs ahead, so waits for the last
+        loss."""
         nonlocal state
         begin = time.perf_counter()
         for _ in range(steps):

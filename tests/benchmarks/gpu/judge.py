@@ -1,15 +1,15 @@
-"""How far from the truth a step may be."""
+"""Decides whether a step's errors are acceptable."""
 
 import statistics
 
 ALL_FACTOR, EACH_FACTOR = 2, 4
-# PyTorch's own error of a tensor counts as no less than this.
+# Lower bound of PyTorch's own error of a tensor.
 EACH_FLOOR = 1e-5
 
 
 def judge(fusor, torch_runs):
-    """`fusor`: [errors of a seed]; `torch_runs`: {layout: likewise}. Medians,
-    ratios, and what is too far away."""
+    """`fusor` is [errors per seed], `torch_runs` is {layout: [errors per
+    seed]}. Returns medians, ratios and the tensors with too large errors."""
     rows, bad = {}, []
     for name in fusor[0]:
         ours = statistics.median(run[name] for run in fusor)

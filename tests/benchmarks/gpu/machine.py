@@ -1,5 +1,5 @@
-"""What this machine has: GPU, driver, libraries, Python's frameworks. Whatever
-is missing is said and stops nothing."""
+"""Describes this machine: GPU, driver, libraries, Python's frameworks. Reports
+what is missing, but never fails because of it."""
 
 import datetime
 import json
@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 
-# Prints what a Python has of the peers, as JSON.
+# Prints the versions of the peers that a Python has, as JSON.
 PEERS = """
 import importlib, json
 found = {}
@@ -36,7 +36,7 @@ CLOCK_FIELDS = ["clocks.sm", "clocks.mem", "power.draw", "temperature.gpu",
 
 
 def output(command, timeout=120):
-    """stdout, or None."""
+    """Returns stdout, or None."""
     try:
         done = subprocess.run([str(word) for word in command], timeout=timeout,
                               capture_output=True, text=True, check=False)
@@ -46,7 +46,7 @@ def output(command, timeout=120):
 
 
 def query_gpu(fields):
-    """{field: text} of the first GPU, or None."""
+    """Returns {field: text} of the first GPU, or None."""
     text = output(["nvidia-smi", f"--query-gpu={','.join(fields)}",
                    "--format=csv,noheader", "-i", "0"])
     if not text:
@@ -81,12 +81,12 @@ def gpu_count(doctor_lines):
 
 
 def probe(python, seconds):
-    """{"python", "found": versions of the frameworks that it has, "why": there
-    is no answer}. Imports may take as long as that."""
+    """Returns {"python", "found": versions of its frameworks, "why": reason if
+    there is no answer}. Imports may take up to the time limit."""
     try:
         done = subprocess.run([python, "-c", PEERS], timeout=max(1, seconds),
                               capture_output=True, text=True, check=False)
-        # Imports may print lines of their own before.
+        # Imports may print lines before that.
         return {"python": python,
                 "found": json.loads(done.stdout.strip().splitlines()[-1])}
     except subprocess.TimeoutExpired:
@@ -97,8 +97,8 @@ def probe(python, seconds):
 
 
 def describe(fusor, backend):
-    """{date, host, cpu, .., gpu, doctor, has: {what units need: True or why it
-    is missing}}; add_peers has the rest."""
+    """Returns {date, host, cpu, .., gpu, doctor, has: {what units need: True
+    or why it is missing}}. add_peers adds the rest."""
     lines = doctor(fusor)
     gpu = query_gpu(GPU_FIELDS)
     on_gpu = backend == "cuda"
@@ -121,7 +121,7 @@ def describe(fusor, backend):
 
 
 def add_peers(here, probed, backend):
-    """What `probed` says of the frameworks, as versions and in `has`."""
+    """Adds the versions of the frameworks in `probed`, also to `has`."""
     peers, has = probed["found"], here["has"]
     on_gpu = backend == "cuda"
     here["versions"] = peers

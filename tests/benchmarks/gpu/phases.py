@@ -1,4 +1,4 @@
-"""The units of a run, in the order in which they decide most."""
+"""The units of a run, the most important first."""
 
 import dataclasses
 import json
@@ -25,27 +25,28 @@ SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How large everything is: on a GPU, or in a rehearsal without one."""
+    """Sizes for a GPU, or for a rehearsal without one."""
     arch: str = "resnet50-v1.5"
-    batches: tuple = (256, 128, 64)  # the first decides
+    batches: tuple = (256, 128, 64)  # the headline is the first
     image_size: int = 224
     classes: int = 1000
     warmup: int = 20
     iterations: int = 60
-    dtypes: tuple = ("fp16", "bf16", "fp32")  # likewise
+    dtypes: tuple = ("fp16", "bf16", "fp32")  # the headline is the first
     rounds: int = 3
     seeds: int = 5
-    small_arch: str = "resnet18"  # where any model will do
+    small_arch: str = "resnet18"  # if any model will do
     step_batch: int = 16
     step_arch: tuple = ("resnet18", "resnet50-v1.5")
     isolated: tuple = (("resnet18", 4, 32), ("resnet50-v1.5", 2, 64),
                        ("vgg16-bn", 2, 32))
-    isolate_parts: int = 4  # of the step that is measured
+    isolate_parts: int = 4  # of the measured step
     vgg_batch: int = 128
 
 
 def rehearsal(beside_torch):
-    """A small model, that of torchvision where there is one to stand beside."""
+    """Returns the sizes of a rehearsal. The model is small, or torchvision's
+    if it is compared with PyTorch."""
     tiny = "resnet20-cifar"
     return Scale(arch="resnet18" if beside_torch else tiny, batches=(4, 2),
                  image_size=32, classes=10, warmup=1, iterations=2,
@@ -56,18 +57,18 @@ def rehearsal(beside_torch):
 
 
 def kernel_cache(out):
-    """The compiled kernels among the results: the next call needs not compile
-    them again."""
+    """Returns the folder of compiled kernels. It is among the results, so that
+    the next call need not compile them again."""
     return out / "cache"
 
 
 def choices_file(out, dtype):
-    """The autotune results among the results."""
+    """Returns the file of autotune results, which is among the results."""
     return out / f"choices-{dtype}"
 
 
 class Plan:
-    """Builds the units; `args` are those of run_gpu.py."""
+    """Builds the units. `args` are those of run_gpu.py."""
 
     def __init__(self, args, scale):
         self.args, self.scale = args, scale
@@ -94,17 +95,17 @@ class Plan:
                  *isolated, *real["lowerings"], *steps, *self.sanitizer(),
                  *(u for dtype in curves for u in curves[dtype]), *classes,
                  *self.memory(), *speed["grid"], *self.limits()]
-        # Each where it stands first.
+        # Keeps the first occurrence of each.
         units = list({unit.name: unit for unit in units}.values())
         if self.on_gpu:
             return units
-        # A rehearsal may share its cores with anything.
+        # A rehearsal may share its cores with other programs.
         return [dataclasses.replace(unit, most=3000) for unit in units]
 
     # --- helpers ------------------------------------------------------------
 
     def folder(self):
-        """A name in the scratch folder that is not there yet."""
+        """Returns an unused name in the scratch folder."""
         while True:
             self.made += 1
             place = self.scratch / f"{os.getpid()}-{self.made}"
@@ -112,7 +113,8 @@ class Plan:
                 return place
 
     def run_fusor(self, job, command, *flags, accept=(0,), backend=True):
-        """The JSON of a fusor command, None where it has written none."""
+        """Returns the JSON of a fusor command, or None if it has written
+        none."""
         path = self.folder().with_suffix(".json")
         place = ["--backend", self.args.backend] if backend else []
         job.run([*self.fusor, command, *place, *flags, "--json", path],
@@ -124,9 +126,9 @@ class Plan:
         return report
 
     def run_python(self, job, script, *flags, accept=(0,)):
-        """The last line of a script's stdout, which is JSON."""
+        """Returns the last line of a script's stdout, parsed as JSON."""
         environment = {"PYTHONUNBUFFERED": "1"}
-        if not self.on_gpu:  # nor may it wait for its threads on shared cores
+        if not self.on_gpu:  # threads must not spin on shared cores
             environment["OMP_WAIT_POLICY"] = "passive"
         out = job.run([self.args.python, "-B", HERE / script, *flags],
                       environment, accept)
@@ -139,7 +141,7 @@ class Plan:
                 s.classes]
 
     def data(self, job):
-        """An image folder: that of --data, or samples."""
+        """Returns an image folder: that of --data, or samples."""
         if self.args.data:
             return self.args.data
         folder = self.scratch / "samples"
@@ -166,8 +168,8 @@ class Plan:
                 for dtype in self.scale.dtypes]
 
     def ladder(self):
-        """From the whole down to a part, to mend from afar what smoke shows:
-        whole outputs go into the log."""
+        """Runs from the whole step down to parts of it and logs all output, so
+        that failures of the smoke test can be diagnosed remotely."""
         dtype = self.scale.dtypes[0]
         place = ["--backend", self.args.backend]
         steps = [*self.fusor, *self.few_steps(dtype), *place]
@@ -203,7 +205,7 @@ class Plan:
                      if_failed="smoke") for name, do, needs in rungs]
 
     def isolated(self):
-        """Every kernel and library call against the interpreter."""
+        """Compares every kernel and library call with the interpreter."""
         units = []
         for arch, batch, size in self.scale.isolated:
             for dtype in self.scale.dtypes:
@@ -216,9 +218,9 @@ class Plan:
         return units
 
     def isolated_at_real_sizes(self):
-        """{"default", "lowerings"}: the same for the step whose speed is
-        measured, a part of its kernels and calls per unit. The interpreter
-        computes each element in fp64 on all cores."""
+        """Returns {"default", "lowerings"}: units that isolate the measured
+        step, a part of its kernels and calls each. The interpreter computes
+        each element in fp64 on all cores."""
         s = self.scale
         dtype, batch = s.dtypes[0], s.batches[0]
 
@@ -273,8 +275,8 @@ class Plan:
                 for arch in self.scale.step_arch for dtype in self.scale.dtypes]
 
     def same_bits(self):
-        """What must not change a bit: a second run, the CUDA graph, a step
-        file, and in fp32 fusion with eager rounding."""
+        """Checks what must be bit-identical: a second run, the CUDA graph, a
+        program file, and in fp32 fusion with eager rounding."""
         steps = ["--synthetic", "--arch", self.scale.small_arch, "-b", 4,
                  "--image-size", 32, "--num-classes", 10, "--iterations", 5]
         train = [*steps, "--training-only", "--no-checkpoints"]
@@ -324,7 +326,7 @@ class Plan:
             Unit(f"{same}/fusion on and off", same, 30, eager, ("backend",))]
 
     def tests(self):
-        """The bundle's own tests, by its runner."""
+        """Runs the bundle's own tests with its runner."""
         runner = self.args.tests
 
         def act(job):
@@ -350,8 +352,8 @@ class Plan:
                 for tool in SANITIZERS]
 
     def curves(self):
-        """{dtype: units}: short runs of both, a seed a unit; the last one
-        compares them."""
+        """Returns {dtype: units}: short runs of fusor and PyTorch, one unit
+        per seed. The last unit compares them."""
 
         def torch_run(job, dtype, seed):
             return self.run_python(
@@ -403,7 +405,7 @@ class Plan:
 
     def bench(self, name, batch, dtype, flags=(), needs=(), arch=None,
               seconds=30):
-        """A unit's measurement of fusor."""
+        """Returns a unit that measures fusor."""
         def act(job):
             report = self.run_fusor(
                 job, "bench", *self.model(arch, batch), "--dtype", dtype,
@@ -449,10 +451,10 @@ class Plan:
         return data
 
     def speed(self):
-        """{"headline", "variants", "peers", "rounds", "tuned", "grid"}: units
-        that measure one program once. Round 0 has fusor, then its variants, then
-        the peers. Each further round runs all programs of a cell, in an order
-        that rotates, so that a slow spell hits all alike."""
+        """Returns {"headline", "variants", "peers", "rounds", "tuned",
+        "grid"}: units that each measure one program once. Round 0 runs fusor,
+        its variants and the peers. Each further round runs all programs of a
+        cell in a rotated order, so that slow periods affect all alike."""
         s = self.scale
         top, dtype = s.batches[0], s.dtypes[0]
         peers = ["graph", "compile-graph", "eager", "compile"]
@@ -502,9 +504,9 @@ class Plan:
                 "grid": grid}
 
     def extra_variants(self, dtype):
-        """[(name, flags, needs)]: each lowering of batch normalisation. cuDNN
-        computes parts of it with convolutions in fp16 alone, other libraries not
-        at all."""
+        """Returns [(name, flags, needs)] for each lowering of batch
+        normalisation. cuDNN fuses parts of it with convolutions only in fp16,
+        other libraries never do."""
         own = ("separate", "kernels")
         return [(f"bn-lowering={name}", ["--bn-lowering", name],
                  [] if name in own else ["gpu"])
@@ -512,7 +514,8 @@ class Plan:
                 if name in own or dtype == "fp16" or not self.on_gpu]
 
     def agree(self):
-        """After the same steps every lowering has nearly the same loss."""
+        """Checks that every lowering has nearly the same loss after the same
+        steps."""
         cell = (f"speed/{self.scale.arch} {self.scale.dtypes[0]} "
                 f"{self.scale.batches[0]}/")
 
@@ -530,9 +533,9 @@ class Plan:
         return Unit(f"agree/losses of {self.scale.dtypes[0]}", "agree", 0, act)
 
     def tuned(self, dtype):
-        """The tuner measures some thousand candidates in fp16, each for some
-        hundredths of a second. The results of an earlier run are used if there
-        are any."""
+        """Returns units that tune. The tuner measures some thousand candidates
+        in fp16, each for some hundredths of a second. Uses the results of an
+        earlier run if there are any."""
         if not (self.on_gpu and self.args.can_tune):
             return []
         s = self.scale
@@ -545,7 +548,7 @@ class Plan:
             if file.exists():
                 try:
                     return self.bench_tuned(job, dtype)
-                except Failed:  # of another version of a library
+                except Failed:  # the results are for another library version
                     file.unlink()
             return act(job)
         return [self.speed_unit(s.arch, s.batches[0], dtype, 0,
@@ -573,7 +576,8 @@ class Plan:
                     seconds, act, needs, most=max(240, 1.7 * seconds))
 
     def classes(self):
-        """Where the time goes, by class of kernel, and the roofline."""
+        """Measures where the time goes, by class of kernel, and the
+        roofline."""
         def act(job, dtype, batch):
             flags = [*self.model(batch=batch), "--dtype", dtype]
             report = self.run_fusor(job, "plan", *flags, "--profile")
@@ -585,7 +589,8 @@ class Plan:
                 for dtype in self.scale.dtypes for batch in self.scale.batches]
 
     def memory(self):
-        """The largest batch that fits: that of the device, or of half a GiB."""
+        """Finds the largest batch that fits into the device's memory, or into
+        512 MiB."""
         def act(job, dtype):
             return self.run_fusor(
                 job, "bench", *self.model(), "--dtype", dtype,

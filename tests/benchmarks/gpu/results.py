@@ -1,4 +1,4 @@
-"""What the units found, as JSON and as text for people."""
+"""Formats the results of the units as JSON and as text."""
 
 import re
 import statistics
@@ -7,7 +7,7 @@ SPEED = re.compile(r"speed/(\S+) (\S+) (\d+)/(.*)/(\d+)$")
 
 
 def cells(state):
-    """{(arch, dtype, batch): {program: {round: images/s}}}"""
+    """Returns {(arch, dtype, batch): {program: {round: images/s}}}."""
     out = {}
     for name, record in state["units"].items():
         match = SPEED.match(name)
@@ -20,15 +20,16 @@ def cells(state):
 
 
 def roofline(state, arch, dtype, batch):
-    """images/s if every kernel of fusor's plan took no longer than its bytes or
-    its arithmetic on this device; None where no plan was looked at."""
+    """Returns the images/s that fusor would reach if every kernel of its plan
+    took only the time of its bytes or its arithmetic on this device. Returns
+    None without a plan."""
     record = state["units"].get(f"classes/{arch} {dtype} {batch}", {})
     limit = record.get("data", {}).get("total", {}).get("limit_us")
     return 1e6 * batch / limit if limit else None
 
 
 def speeds(state):
-    """A row for each program of each cell: median, rounds, fusor's speed over
+    """Returns one row per program and cell: median, rounds, fusor's speed over
     it (the median over rounds that both ran), fraction of the roofline."""
     rows = []
     for (arch, dtype, batch), programs in cells(state).items():
@@ -48,7 +49,7 @@ def speeds(state):
 
 
 def best_peers(rows):
-    """[(arch, dtype, batch, peer, fusor's speed over it)]"""
+    """Returns [(arch, dtype, batch, peer, fusor's speed over it)]."""
     best = {}
     for row in rows:
         if not row["program"].startswith(("torch", "jax")):
@@ -130,7 +131,7 @@ def check_table(report):
 
 
 def tables(report):
-    """What is known so far, for a terminal."""
+    """Returns the results so far, for a terminal."""
     speeds = report["speeds"]
     return ["", *check_table(report), "",
             *(speed_table(speeds) + [""] if speeds else [])]

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Runs fusor on a machine with a GPU: is it right, how fast is it beside PyTorch
-and JAX, and where does its time go?
+"""Tests fusor on a machine with a GPU, compares its speed with PyTorch's and
+JAX's, and reports where its time goes.
 
-    run_gpu.py --out OUT --limit 570             # as often as it exits with 75
+    run_gpu.py --out OUT --limit 570             # repeat while it exits with 75
 
-Needs Python 3.9 alone; what else there is (PyTorch, torchvision, JAX,
-compute-sanitizer) is used. Each call ends within --limit seconds, prints a table
-of what is known so far, and leaves state.json, results.json, results.md, log.txt,
+Needs only Python 3.9. Uses PyTorch, torchvision, JAX and compute-sanitizer if
+they are installed. Each call ends within --limit seconds, prints a table of the
+results so far, and leaves state.json, results.json, results.md, log.txt,
 compiled kernels (cache) and autotune results (choices-DTYPE) in OUT. The next
 call resumes from OUT/state.json, or from that of --state if OUT is emptied
 between calls.
 
 Exit codes: 0 all units are done and none has failed; 1 a unit has failed;
-2 an argument is wrong; 6 no GPU; 75 units are still to be run: call again.
+2 an argument is wrong; 6 no GPU; 75 some units have not run: call again.
 """
 
 import argparse
@@ -32,9 +32,9 @@ import results
 import units
 
 HERE = pathlib.Path(__file__).resolve().parent
-TREE = HERE.parents[2]  # of the sources, or of the bundle
+TREE = HERE.parents[2]  # of the sources or the bundle
 FAILED, NO_DEVICE, CALL_AGAIN = 1, 6, 75
-# Of batch normalisation, beside the one that fusor chooses by itself.
+# Lowerings of batch normalisation, in addition to fusor's own choice.
 LOWERINGS = ("separate", "kernels", "statistics", "gradients", "prologues", "joins")
 
 
@@ -74,7 +74,7 @@ def first_of(*paths):
 
 
 def look_around(args):
-    """What this fusor is and can do."""
+    """Returns what this fusor is and supports."""
     if args.fusor is None:
         found = first_of(TREE / "bin/fusor", TREE / "build/bin/fusor")
         args.fusor = shlex.quote(str(found)) if found else "fusor"
@@ -88,7 +88,7 @@ def look_around(args):
 
 
 def identity(args, here):
-    """What must not change from one call to the next."""
+    """Returns what must be the same in all calls."""
     gpu = here["gpu"]
     return {"backend": args.backend, "fusor": here["doctor"][0],
             "device": gpu["name"] if gpu else here["cpu"]}
@@ -138,7 +138,7 @@ def main():
     except (OSError, ValueError) as error:
         print(f"run_gpu: {error}", file=sys.stderr)
         return 2
-    # Importing them takes a while: once is enough.
+    # Probe only once, since importing the frameworks is slow.
     if state.get("peers", {}).get("python") != args.python:
         state["peers"] = machine.probe(args.python,
                                        deadline - time.monotonic())

@@ -1,5 +1,6 @@
-"""run_gpu.py as a rehearsal on the CPU, and where there is no GPU. What needs
-PyTorch runs where FUSOR_TORCH_PYTHON of CMake names a Python that has it."""
+"""Tests run_gpu.py as a rehearsal on the CPU, and without a GPU. Parts that
+need PyTorch run only if CMake's FUSOR_TORCH_PYTHON names a Python that has
+it."""
 
 import json
 import os
@@ -77,13 +78,13 @@ class RunGpuTest(unittest.TestCase):
             "images_per_second"], 0)
 
     def test_calls_go_on_where_the_last_stopped(self):
-        # Asked for its frameworks once.
+        # Logs when it is asked for its frameworks: once.
         python = self.folder / "python"
         python.write_text(f"#!/bin/sh\necho >> {self.folder}/asked\n"
                           f"exec {sys.executable} \"$@\"\n")
         python.chmod(0o755)
         arguments = ["--backend", "cpu", "--only", "smoke", "--python", python]
-        # One unit a call: no rest is as long as a unit should take.
+        # Leaves too little time for a second unit, so each call runs one.
         done, _, report = self.call("calls", *arguments, "--limit", "24")
         self.assertEqual(done.returncode, 75, done.stdout + done.stderr)
         self.assertEqual(report["pending"]["smoke"], 1)

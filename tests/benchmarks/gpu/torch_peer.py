@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A training step of a torchvision model in PyTorch, the way its users make it
-fast: channels-last, autocast, cuDNN's benchmark, fused SGD, synthetic images on
-the device. Prints one JSON line.
+"""Measures a training step of a torchvision model in PyTorch with the usual
+optimisations: channels-last, autocast, cuDNN's benchmark, fused SGD, synthetic
+images on the device. Prints one JSON line.
 
     torch_peer.py --variant graph --dtype fp16 -b 256
 
-eager; graph (forward, backward and update captured as one CUDA graph); compile;
-compile-graph (torch.compile's step captured as one); max-autotune. --limits
-measures what the device can do at most instead: copies and matrix products.
+Variants are eager, graph (forward, backward and update as one CUDA graph),
+compile, compile-graph (torch.compile's step as one CUDA graph) and max-autotune.
+--limits instead measures the device's maximum speed of copies and matmuls.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def parse_arguments():
 
 
 class Clock:
-    """Times on the device's own clock; the host's where there is none."""
+    """Measures time with the device's clock, or the host's without a GPU."""
 
     def __init__(self, device):
         self.on_gpu = device == "cuda"
@@ -54,7 +54,7 @@ class Clock:
         self.marks.append(event)
 
     def milliseconds(self):
-        """Between one mark and the next."""
+        """Returns the times between successive marks."""
         pairs = list(zip(self.marks, self.marks[1:]))
         if not self.on_gpu:
             return [1e3 * (end - begin) for begin, end in pairs]
@@ -63,7 +63,7 @@ class Clock:
 
 
 class Training:
-    """One step on images that stay where they are."""
+    """A training step on images that stay on the device."""
 
     def __init__(self, args):
         import torchvision
@@ -101,7 +101,7 @@ class Training:
         return loss.detach()
 
     def captured(self, stream):
-        """The step as one CUDA graph, after steps on the same stream."""
+        """Captures the step as a CUDA graph after steps on the same stream."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
             loss = self.step()
@@ -152,8 +152,8 @@ def mean_ms(args, work, rounds):
 
 
 def limits(args):
-    """{copy_tb_per_s: bytes read and written, matmul_tflops: {dtype: ..}} on
-    random numbers."""
+    """Returns {copy_tb_per_s: bytes read and written, matmul_tflops:
+    {dtype: ..}}, measured on random numbers."""
     small = args.device == "cpu"
     source = torch.randn(1 << (22 if small else 30), device=args.device)
     target = torch.empty_like(source)

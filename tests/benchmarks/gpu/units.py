@@ -1,5 +1,5 @@
-"""Units of work that run one after the other in calls of limited time, and what
-has become of them: the state, a JSON file that the next call goes on from."""
+"""Runs units of work one after another in calls of limited time. Records their
+results in the state, a JSON file from which the next call continues."""
 
 import dataclasses
 import json
@@ -11,17 +11,17 @@ import time
 import typing
 
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
-# Of a call's time. A unit that had so much of it and was cut off does not fit.
+# A unit that was cut off after this share of a call's time does not fit.
 WHOLE_CALL = 0.9
-# What a call keeps for writing its results.
+# Time of a call reserved for writing its results.
 RESERVE_SECONDS = 5
 LOG_BYTES = 2 << 20
 TAIL_LINES = 15
 
 
 class Failed(Exception):
-    """What the unit was to show is not so, or a program ended badly: the reason
-    and, where there are any, the numbers for the state."""
+    """The unit's check failed, or a program ended badly. The arguments are the
+    reason and optionally numbers for the state."""
 
 
 class NotRun(Exception):
@@ -29,8 +29,8 @@ class NotRun(Exception):
 
 
 class OutOfTime(Exception):
-    """Cut off at the end of its time; `own` if that was the unit's, not what
-    was left of the call."""
+    """The unit was cut off. `own` is true if its own time limit was reached,
+    not the end of the call."""
 
     def __init__(self, seconds, own):
         super().__init__(f"took longer than {seconds:.0f} s")
@@ -41,17 +41,17 @@ class OutOfTime(Exception):
 class Unit:
     name: str
     phase: str
-    seconds: float  # it should take; no shorter rest of a call is given to it
+    seconds: float  # expected; needs as much time left, unless first
     action: typing.Callable  # Job -> numbers for the state, or an exception
-    needs: tuple = ()  # of the machine, as Job.machine["has"] names it
-    most: float = 0  # seconds after which it has failed; 0: four times seconds
-    # Of a phase: run only if a unit of it has failed, and then instead of
-    # everything that comes later.
+    needs: tuple = ()  # names in Job.machine["has"]
+    most: float = 0  # seconds until it fails; 0: four times `seconds`
+    # A phase: run the unit only if a unit of that phase has failed, and then
+    # instead of everything after it.
     if_failed: str = ""
 
 
 class Job:
-    """What a unit's action may use."""
+    """The interface for a unit's action."""
 
     def __init__(self, machine, log, deadline, unit):
         self.machine = machine
@@ -61,9 +61,8 @@ class Job:
         self._end = time.monotonic() + self.most
 
     def run(self, command, environment=None, accept=(0,), whole=False):
-        """The program's stdout. Its command and its output, the end of it or
-        the whole, go into the log. Fails unless its exit code is one of
-        `accept`."""
+        """Returns the program's stdout. Logs its command and the end of its
+        output, or all of it. Fails unless its exit code is in `accept`."""
         command = [str(word) for word in command]
         end = min(self._end, self._deadline)
         self._log.add(f"$ {shlex.join(command)}")
@@ -100,7 +99,7 @@ def kill_group(process):
 
 
 class Log:
-    """A text file that grows to LOG_BYTES; what comes then is left out."""
+    """A text file that drops lines beyond LOG_BYTES."""
 
     def __init__(self, path):
         self._file = open(path, "a", encoding="utf-8")
@@ -114,14 +113,14 @@ class Log:
         self._file.close()
 
     def add_tail(self, *texts, lines=TAIL_LINES):
-        """The last so many lines of each; None: all."""
+        """Adds the last `lines` lines of each text. None: all lines."""
         for text in texts:
             for line in text.splitlines()[-lines if lines else None:]:
                 self.add("  " + line[:500])
 
 
 def write_text(path, text):
-    """Whole or not at all."""
+    """Writes the file atomically."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
@@ -129,10 +128,10 @@ def write_text(path, text):
 
 def run_units(units, state, machine, log, deadline, save, progress=print,
               whole=None):
-    """Runs the units that have no record in state["units"], in their order, as
-    long as there is time, and records them; `save()` after each. `whole`: how
-    many seconds of a call a unit can have at the most (what is left of this
-    one). Returns the names of those that are still to be run."""
+    """Runs the units without a record in state["units"], in order, while there
+    is time. Records each and calls `save()`. `whole` is the maximum number of
+    seconds of a call for a unit (default: what is left of this call). Returns
+    the names of the remaining units."""
     pending, ran = [], False
     units = list(units)
     gates = {unit.if_failed for unit in units} - {""}
@@ -170,19 +169,20 @@ def run_units(units, state, machine, log, deadline, save, progress=print,
 
 
 def failed_phases(state, phases):
-    """Those of which a unit has failed."""
+    """Returns the phases in which a unit has failed."""
     return {record["phase"] for record in state["units"].values()
             if record["status"] == FAILED} & phases
 
 
 def is_done(record, whole):
-    """Unless it did not fit into a call that was shorter than this one."""
+    """Returns whether the unit has a record. One that did not fit into a
+    shorter call than this is not done."""
     return record is not None and not record.get("did_not_fit", whole) < whole
 
 
 def run_unit(unit, machine, log, deadline, whole):
-    """The unit's record; None if the end of the call cut it off, unless it had
-    the whole of it."""
+    """Runs the unit. Returns its record, or None if the end of the call cut it
+    off although it had not had a whole call."""
     log.add(f"== {unit.name}")
     begin = time.monotonic()
     job = Job(machine, log, deadline, unit)
@@ -213,8 +213,8 @@ def run_unit(unit, machine, log, deadline, whole):
 
 
 def load_state(path, identity):
-    """The state of a file, which must have been written under the same
-    identity; a fresh one without a file. Raises ValueError."""
+    """Reads the state from a file, which must have the same identity. Returns
+    a new state if there is no file. Raises ValueError."""
     if path is None or not path.exists():
         return {"format": 1, "identity": identity, "units": {}, "calls": []}
     state = json.loads(path.read_text(encoding="utf-8"))

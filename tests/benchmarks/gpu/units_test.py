@@ -1,5 +1,5 @@
-"""The order, limits and records of units, with programs of the shell in place
-of fusor."""
+"""Tests the order, limits and records of units. Shell programs replace
+fusor."""
 
 import argparse
 import contextlib
@@ -132,7 +132,7 @@ class UnitsTest(unittest.TestCase):
         self.assertEqual(run(1, sleeping(60)), (["b"], "not run"))
         self.assertEqual(self.state["units"]["slow"]["why"],
                          "does not fit into a call: cut off after 1 s")
-        # It is in nobody's way, and has its time in a longer call.
+        # The unit blocks no other, and runs in a longer call.
         self.assertEqual(run(1, lambda job: {}), ([], "not run"))
         self.assertEqual(run(60, lambda job: {}), ([], "passed"))
 
@@ -171,8 +171,8 @@ class UnitsTest(unittest.TestCase):
                           if "state" in p.name], ["state.json"])
 
 
-# In place of fusor on a GPU: notes its arguments, and rejects autotune results
-# that are not its own.
+# Replaces fusor on a GPU. Logs its arguments, and rejects autotune results
+# that it has not written.
 FAKE_FUSOR = """#!/bin/sh
 echo "$FUSOR_CACHE_DIR $*" >> {log}
 tune=
@@ -210,7 +210,7 @@ class PlanTest(unittest.TestCase):
         return phases.Plan(args, phases.Scale())
 
     def act(self, plan, name):
-        """What fusor was called with."""
+        """Returns the arguments that fusor was called with."""
         log = self.folder / "log"
         log.unlink(missing_ok=True)
         unit, = (u for u in plan.all() if u.name == name)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checks exports in ONNX's format by ONNX's checker and by onnxruntime.
+"""Checks exports in ONNX's format with ONNX's checker and onnxruntime.
 
     python check_export.py --fusor build/bin/fusor
 
-Exports the archives of tests/golden/torch_export, whose logits PyTorch computed
-in fp64, and a ResNet after one step of training. Each model must pass
-onnx.checker with shape inference; onnx.reference and onnxruntime must compute
+Exports the archives of tests/golden/torch_export, whose logits PyTorch
+computed in fp64, and a ResNet after one training step. Each model must pass
+onnx.checker with shape inference. onnx.reference and onnxruntime must compute
 the stored logits, or those that `fusor exec` computes from the same file, for
 two batch sizes.
 """
@@ -23,7 +23,7 @@ import onnxruntime
 import safetensors.numpy
 
 EXPORTS = pathlib.Path(__file__).parents[2] / "golden/torch_export"
-TOLERANCE = 1e-5  # of the greatest logit
+TOLERANCE = 1e-5  # relative to the largest logit
 
 
 def differs(actual, expected):
@@ -33,7 +33,7 @@ def differs(actual, expected):
 
 
 def check(path, images, expected):
-    """What is wrong with the model, or ""."""
+    """Returns what is wrong with the model, or ""."""
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
     logits = onnx.reference.ReferenceEvaluator(model).run(

@@ -4,10 +4,10 @@
     python node_suite.py --fusor build/bin/fusor --out OUT.json [NAME ...]
 
 The tests are those of pip's onnx (onnx.backend.test): a model of one operator,
-or of those that define it, with inputs and expected results. Each is run by the
-interpreter and compiled with and without fusion. Tests with dtypes that the IR
-does not have are skipped. Those that the import rejects are counted apart, by
-the reason of its error. NAME selects tests whose name contains it.
+or of the operators that define it, with inputs and expected results. Each is
+interpreted, and compiled with and without fusion. Tests with dtypes that the IR
+lacks are skipped. Tests that the import rejects are counted separately, by the
+reason of the error. NAME selects tests whose name contains it.
 """
 
 import argparse
@@ -36,7 +36,7 @@ CODES = {"float64": "F64", "float32": "F32", "float16": "F16",
          "bool": "BOOL"}
 DTYPES = {code: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
           for name, code in CODES.items()}
-# Least relative tolerances of 16-bit floats: some units in the last place.
+# Minimum relative tolerances of 16-bit floats: a few units in the last place.
 TOLERANCES = {"float16": 5e-3, "bfloat16": 3e-2}
 RANDOM = {"Bernoulli", "RandomUniform", "RandomUniformLike", "RandomNormal",
           "RandomNormalLike", "Multinomial"}
@@ -72,12 +72,12 @@ def read_safetensors(path):
 
 
 def is_random(node):
-    """Whether the expected results are random numbers of numpy."""
+    """Returns whether the expected results are numpy's random numbers."""
     return node.op_type in RANDOM
 
 
 def reason_to_skip(case):
-    """Why a test cannot be run, or ""."""
+    """Returns why a test cannot run, or ""."""
     opset = max(entry.version for entry in case.model.opset_import
                 if entry.domain in ("", "ai.onnx")) if any(
                     entry.domain in ("", "ai.onnx")
@@ -104,7 +104,7 @@ def reason_to_skip(case):
 
 
 def reason_of(message):
-    """A line of error without what differs between tests."""
+    """Returns an error's line without the parts that differ between tests."""
     message = message.split("model.onnx: ", 1)[-1]
     message = re.sub(r" at [^:]*:", ":", message)
     message = re.sub(r"operand (\d+), [^:]*:", r"operand \1:", message)
@@ -118,7 +118,7 @@ def same(actual, expected, case):
     tolerance = max(case.rtol, TOLERANCES.get(dtype, 0))
     absolute = max(case.atol, TOLERANCES.get(dtype, 0) * 1e-1)
     if dtype == "float32":
-        # Sums that cancel leave what numpy's own sums round.
+        # Sums that cancel are off by numpy's own rounding errors.
         finite = expected[np.isfinite(expected)]
         greatest = np.abs(finite).max() if finite.size else 0
         absolute = max(absolute, 1e-6 * float(greatest))
@@ -127,8 +127,8 @@ def same(actual, expected, case):
 
 
 def run_case(fusor, case, folder):
-    """Returns an outcome and its reason: "passed"; "skipped", by a rule of this
-    script; "rejected", by an error that names what is missing; "failed"."""
+    """Returns an outcome and its reason: "passed", "skipped" by a rule of this
+    script, "rejected" by an error that names what is missing, or "failed"."""
     skip = reason_to_skip(case)
     if skip:
         return "skipped", skip

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measures the Python package: what a call costs beside the step, whether
-memory is returned, and how a PyTorch model and its step agree.
+"""Measures the Python package: the overhead of a call, whether memory is
+returned, and how well a PyTorch model and its step agree.
 
     PYTHONPATH=build/python PYTHON python_package.py [--out FILE.md]
 
-PYTHON is the one that the package was built for. The comparison with PyTorch
-needs torch and torchvision and is left out without them. --out writes the
-results as a document.
+PYTHON is the version that the package was built for. The comparison with
+PyTorch needs torch and torchvision and is skipped without them. --out writes
+the results as a document.
 """
 
 import argparse
@@ -30,8 +30,8 @@ def batch(seed=0):
 
 
 def trivial_step():
-    """A step that takes the same arrays and computes next to nothing. Its time
-    bounds that of calls, conversions and copies."""
+    """Returns a step with the same arrays and nearly no computation. Its time
+    is an upper bound for calls, conversions and copies."""
     b = fusor.Builder("trivial")
     images = b.input("images", [BATCH, SIZE, SIZE, 3], "u8")
     labels = b.input("labels", [BATCH], "i32")
@@ -50,7 +50,7 @@ def seconds_per_call(step, images, labels, calls):
 
 
 def measure_calls(rounds=7):
-    """Medians in microseconds, of rounds in turns, and the device."""
+    """Returns medians in microseconds of alternating rounds, and the device."""
     images, labels = batch()
     trivial = trivial_step()
     resnet = fusor.compile("resnet18", (images, labels))
@@ -70,7 +70,8 @@ def resident_bytes():
 
 
 def measure_memory():
-    """Resident bytes after some cycles of compile and destroy, and after all."""
+    """Returns resident bytes after some cycles of compiling and destroying,
+    and after all of them."""
     images, labels = batch()
     sizes = []
     for cycle in range(CYCLES):
@@ -83,15 +84,16 @@ def measure_memory():
 
 
 def compare_with_pytorch(torch, torchvision):
-    """Rows of (model, PyTorch's first loss, fusor's, greatest difference of a
-    weight after loading fusor's state into PyTorch, after a step of each)."""
+    """Returns rows of (model, PyTorch's first loss, fusor's first loss,
+    largest difference of a weight). The weights are compared after one step of
+    each, with fusor's state loaded into PyTorch."""
     rows = []
     for name in ("resnet18", "vgg11_bn", "mobilenet_v3_small", "densenet121"):
         torch.manual_seed(0)
         model = torchvision.models.get_model(name, num_classes=10).train()
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0  # draws differ
+                module.p = 0.0  # random numbers differ
         images = torch.randn(BATCH, 3, SIZE, SIZE)
         labels = torch.arange(BATCH) % 10
         step = fusor.compile(model, (images, labels), optimizer=fusor.SGD(

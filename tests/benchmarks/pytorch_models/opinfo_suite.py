@@ -3,10 +3,11 @@
 
     python opinfo_suite.py --fusor build/bin/fusor --out OUT.json [OP ...]
 
-Each sample of torch.testing's operator database is exported as a program of
-one call, run with gradients by the interpreter and compiled with and without
-fusion, and compared with PyTorch. Samples that the import rejects, or that
-PyTorch cannot export, are skipped and counted by reason.
+Each sample of torch.testing's operator database is exported as a program with
+one call. The program is run with gradients by the interpreter, and compiled
+with and without fusion. The results are compared with PyTorch. Samples that
+the import rejects, or that PyTorch cannot export, are skipped and counted by
+reason.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 TOLERANCE = 1e-9
-# PyTorch's kernel has 1/6 as a float.
+# PyTorch's kernel contains 1/6 as a float.
 TOLERANCES = {"nn.functional.hardsigmoid": 1e-7}
 WAYS = {"interpreter": ["--interpret"], "fused": [],
         "unfused": ["--fusion", "off"]}
@@ -32,7 +33,8 @@ GRAPH_ERROR = 3
 
 
 class Call(torch.nn.Module):
-    """The operator on the sample's tensors; other arguments are constants."""
+    """Calls the operator on the sample's tensors. Other arguments are
+    constants."""
 
     def __init__(self, op, sample):
         super().__init__()
@@ -54,7 +56,7 @@ class Call(torch.nn.Module):
 
 
 def reason_of(message):
-    """A line of error without what differs between samples."""
+    """Returns an error's line without the parts that differ between samples."""
     message = message.split(".pt2: ", 1)[-1]
     message = re.sub(r" at [^:]*:\d+", "", message)
     return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "N", message).strip()[:160]
@@ -68,7 +70,8 @@ def flat(results):
 
 
 def expected_of(call):
-    """Results, and gradients of the sum of the float ones, by name."""
+    """Returns the results, and the gradients of the sum of the floating-point
+    ones, by name."""
     inputs = [tensor.detach().clone() for tensor in call.tensors]
     leaves = [tensor.requires_grad_() for tensor in inputs
               if tensor.is_floating_point()]
@@ -96,7 +99,8 @@ def same(actual, expected, tolerance):
 
 
 def run_sample(args, op, sample, folder, tolerance):
-    """"passed", or why it was skipped; raises AssertionError for a failure."""
+    """Returns "passed" or why the sample was skipped. Raises AssertionError
+    for a failure."""
     call = Call(op, sample)
     if any(tensor.numel() == 0 for tensor in call.tensors):
         return "a tensor without elements"
@@ -108,7 +112,7 @@ def run_sample(args, op, sample, folder, tolerance):
         archive = folder / "call.pt2"
         torch.export.save(program, archive)
         expected, gradients, differentiable = expected_of(call)
-    except Exception as error:  # whatever PyTorch raises
+    except Exception as error:  # PyTorch may raise anything
         return f"PyTorch: {type(error).__name__}"
     names = program.graph_signature.user_inputs
     source, out = folder / "in", folder / "out"

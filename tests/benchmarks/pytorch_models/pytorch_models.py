@@ -18,16 +18,16 @@ import sys
 import tempfile
 import time
 
-BATCH = 8           # of the step that is timed
-ERROR_BATCH = 2     # of the step that is compared
+BATCH = 8           # of the timed step
+ERROR_BATCH = 2     # of the compared step
 ITERATIONS = 3
-# Above this, the gradients in fp64 and the rest do not fit into 24 GB.
+# For larger models, gradients in fp64 and the rest exceed 24 GB.
 MAX_COMPARED_PARAMETERS = 250e6
 
 
 def make(name, seed=0):
-    """The model without dropout and stochastic depth, which random numbers of
-    another generator would make incomparable."""
+    """Returns the model without dropout and stochastic depth, whose random
+    numbers would differ between the programs."""
     import torch
     import torchvision
     torch.manual_seed(seed)
@@ -62,7 +62,7 @@ def export(model, name, path):
 
 
 def fusor(args, *arguments):
-    """The command's output; raises its one line of error."""
+    """Runs fusor. Returns its output, or raises its error line."""
     done = subprocess.run([args.fusor, *map(str, arguments)], check=False,
                           capture_output=True, text=True)
     if done.returncode != 0:
@@ -71,7 +71,7 @@ def fusor(args, *arguments):
 
 
 def gradients(model, images, cotangents):
-    """All gradients of sum(outputs * cotangents), as one fp64 vector."""
+    """Returns all gradients of sum(outputs * cotangents) as one fp64 vector."""
     import torch
     model.zero_grad(set_to_none=True)
     outputs = model(images)
@@ -83,7 +83,8 @@ def gradients(model, images, cotangents):
 
 
 def errors(args, name, archive, outputs):
-    """Relative errors of all fp32 gradients together: fusor's, PyTorch's."""
+    """Returns the relative errors of all fp32 gradients together: fusor's,
+    PyTorch's."""
     import safetensors.torch
     import torch
     generator = torch.Generator().manual_seed(1)
@@ -113,7 +114,7 @@ def errors(args, name, archive, outputs):
 
 
 def eager_speed(name, compiled):
-    """Images per second of forward, backward and SGD in PyTorch."""
+    """Returns images per second of forward, backward and SGD in PyTorch."""
     import torch
     model = make(name).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
@@ -192,7 +193,7 @@ SPEED_COLUMNS = ["over eager", "over torch.compile"]
 
 
 def report(results):
-    """The page about all rows, sorted by name."""
+    """Returns a document with all rows, sorted by name."""
     def number(row, key, form):
         return format(row[key], form) if key in row else ""
 
@@ -254,7 +255,7 @@ def main():
     for name in names:
         if name in results:
             continue
-        # A process of its own gives its memory back.
+        # A separate process returns its memory.
         done = subprocess.run(
             [sys.executable, __file__, "--one", *sys.argv[1:len(sys.argv)
              - len(args.names)], name], check=False, text=True,

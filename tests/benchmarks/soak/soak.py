@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
-"""Trains resnet20 with 2 ranks under faults, for as long as it is told.
+"""Trains resnet20 on 2 ranks under faults for a given time.
 
     soak.py DATA --fusor build/bin/fusor [--hours H] [--steps N] [--seed N]
             [--json FILE]
 
-One round trains N steps without a fault, then the same steps under faults, with
---resume auto after each end, and compares the weights: they must be equal bit for
-bit. Rounds repeat, with other faults, until the time is over. Faults:
+A round trains N steps without a fault, then the same steps under faults, with
+--resume auto after each end. The weights must be bit-identical. Rounds repeat
+with other faults until the time is over. Faults:
 
   kill      SIGKILL of one rank or of the launcher
   freeze    SIGSTOP of one rank, for less or for longer than --comm-timeout
   stop      SIGTERM of the launcher: saves and ends
   damage    a byte of the newest checkpoint changes, or its file is cut
-  disk      the workspace's files may not grow beyond a limit (RLIMIT_FSIZE)
-  reader    stdout is a pipe that nobody reads for a while
-  clock     the clock jumps by up to a day, with faketime, where it is installed
+  disk      the workspace's files cannot exceed a limit (RLIMIT_FSIZE)
+  reader    nobody reads the pipe of stdout for a while
+  clock     the clock jumps by up to a day (needs faketime)
 
-Fails also where memory or open files of a rank grow over a round, where a run
-ends with another code than documented, and where one makes no progress. Prints a
-line per event and, at the end, a summary; --json writes all of it. Exit code 1 if
+Also fails if memory or open files of a rank grow over a round, if a run ends
+with an undocumented exit code, or if a run makes no progress. Prints one line
+per event and a summary at the end. --json writes all of it. Exits with 1 if
 anything failed.
 """
 
@@ -40,8 +40,8 @@ import tempfile
 import threading
 import time
 
-# What a run may end with under each fault, besides 0. 75: a rank or the network
-# was lost; 5: a checkpoint could not be written.
+# Permitted exit codes under each fault, besides 0. 75: a rank or the network
+# was lost. 5: a checkpoint could not be written.
 LOST = {75, 137}
 ENDINGS = {
     "kill": LOST | {-9},
@@ -53,7 +53,7 @@ ENDINGS = {
     "clock": set(),
 }
 COMM_TIMEOUT = 20
-# A run that prints nothing for so long is stuck.
+# Seconds without output after which a run counts as stuck.
 STUCK = 300
 MIB = 1 << 20
 
@@ -92,7 +92,7 @@ def free_port():
 
 
 def children(pid):
-    """The processes below `pid`, its ranks among them."""
+    """Returns the processes below `pid`, including its ranks."""
     found = []
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
@@ -109,7 +109,8 @@ def children(pid):
 
 
 def usage(pid):
-    """Resident MiB and open files of a process; None once it is gone."""
+    """Returns resident MiB and open files of a process, or None if it has
+    ended."""
     try:
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
         files = len(os.listdir(f"/proc/{pid}/fd"))
@@ -130,7 +131,7 @@ class Ending:
 
 
 class Run:
-    """One start of the training; watched until it ends."""
+    """Starts the training and watches it until it ends."""
 
     def __init__(self, soak, workspace, limit=None, offset=None):
         self.samples = collections.defaultdict(list)
@@ -187,7 +188,7 @@ class Run:
             pass
 
     def wait(self, until=None):
-        """Returns an Ending, or None once `until` has come first."""
+        """Returns an Ending, or None if `until` happens first."""
         while self.process.poll() is None:
             now = time.monotonic()
             if until is not None and now >= until:
@@ -203,13 +204,14 @@ class Run:
                       "\n".join(self.lines))
 
     def end(self):
-        """Kills the run's own session, frozen processes too."""
+        """Kills the run's own session, including frozen processes."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def growth(self):
-        """The most that a rank grew by from its first third to its last."""
+        """Returns how much a rank grew at most from its first to its last
+        third."""
         memory = files = 0
         for series in self.samples.values():
             if len(series) < 30:
@@ -224,13 +226,14 @@ class Run:
 
 
 def weights_hash(workspace):
-    # A header's order of names is the file's, and says nothing of the weights.
+    # The header's order of names differs between files of equal weights.
     return hashlib.sha256(
         (workspace / "model.safetensors").read_bytes()).hexdigest()
 
 
 def damage_newest(workspace, choice):
-    """Changes a byte of the newest checkpoint's largest file, or cuts it."""
+    """Changes a byte of the newest checkpoint's largest file, or truncates
+    it."""
     folders = sorted(workspace.glob("checkpoints/step-*"))
     if len(folders) < 2:
         return None
@@ -279,7 +282,7 @@ class Soak:
         self.note(f"undisturbed: {ending.seconds:.0f} s, grew by "
                   f"{memory:.1f} MiB and {files} files",
                   seconds=ending.seconds, memory_mib=memory, files=files)
-        # Once all is warm, nothing may grow.
+        # Nothing may grow after the warm-up.
         if memory > 8:
             self.fail(f"memory of a rank grew by {memory:.1f} MiB in a run")
         if files > 4:
@@ -287,7 +290,7 @@ class Soak:
         return weights_hash(workspace), ending.seconds
 
     def strike(self, fault, run):
-        """Applies a fault to a run that is under way."""
+        """Applies a fault to a running training."""
         ranks = run.ranks()
         if not ranks:
             return "nothing to strike"
@@ -319,7 +322,8 @@ class Soak:
         return "ran under it"
 
     def limit_for(self, fault):
-        """What the child does before it starts: of `disk`, a limit of files."""
+        """Returns what the child does before it starts. For `disk`, it limits
+        the file size."""
         if fault != "disk":
             return None
         size = self.choice.choice([64 << 10, 1 * MIB])
@@ -327,13 +331,14 @@ class Soak:
                                           (size, resource.RLIM_INFINITY))
 
     def under_fault(self, workspace, seconds):
-        """One start under a fault; True once the training is done."""
+        """Starts the training once under a fault. Returns True if it is
+        done."""
         fault = self.choice.choice(self.args.faults)
         offset = (f"{self.choice.choice('+-')}{self.choice.randrange(1, 86400)}s"
                   if fault == "clock" else None)
         run = Run(self, workspace, self.limit_for(fault), offset)
         try:
-            # Anywhere in the run, start-up included.
+            # At any time of the run, including start-up.
             at = time.monotonic() + self.choice.uniform(0.5, 0.6 * seconds + 3)
             ending = run.wait(at)
             what = "the run was over first"
@@ -346,7 +351,7 @@ class Soak:
                 return False
         finally:
             run.end()
-            # Ranks of a launcher that was killed end by themselves.
+            # Ranks end by themselves after their launcher was killed.
             self.reap(run)
         self.note(f"{fault}: {what}; ended with {ending.code} after "
                   f"{ending.seconds:.0f} s", fault=fault, code=ending.code)
@@ -362,7 +367,7 @@ class Soak:
         return ending.code == 0
 
     def reap(self, run):
-        """Waits for the rest of a run's session, which start_new_session made."""
+        """Waits for the rest of a run's session."""
         end = time.monotonic() + COMM_TIMEOUT + 60
         while time.monotonic() < end:
             try:
@@ -383,7 +388,7 @@ class Soak:
         while not done:
             starts += 1
             if starts > 40:
-                # The last start is free of faults, so that the round ends.
+                # The last start has no fault, so that the round ends.
                 ending = Run(self, workspace).wait()
                 done = True
                 if ending.code != 0:

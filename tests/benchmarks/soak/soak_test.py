@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""soak.py: a short round under faults, and the damage that it does.
+"""Tests a short round of soak.py under faults, and the damage to files.
 
     soak_test.py FUSOR
 """
@@ -60,7 +60,7 @@ class SoakTest(unittest.TestCase):
     def test_growth_is_from_the_middle_to_the_end(self):
         run = soak.Run.__new__(soak.Run)
         run.samples = {1: [(50 + i, 9) for i in range(30)],
-                       2: [(500, 9)] * 29}  # too few
+                       2: [(500, 9)] * 29}  # too few samples
         self.assertEqual(run.growth(), (10, 0))
 
 

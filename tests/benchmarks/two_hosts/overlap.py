@@ -37,7 +37,7 @@ KINDS = {"one bucket": ["--bucket-policy", "one"],
 
 
 def link_file(path, mbit):
-    """What the exact policy is told: TCP has 95 % of the line."""
+    """Writes the link for the exact policy: TCP has 95 % of the line rate."""
     path.write_text(f"""name: "cable-{mbit}mbit"
 node {{ ranks: 256 gb_per_s: 2 }}
 network_gb_per_s: {mbit / 8000 * 0.95:.6f}
@@ -49,8 +49,8 @@ network_latency_factor: 1
 
 
 class Watch(threading.Thread):
-    """Places the threads of processes that train, and tells what processor
-    time those of the first one take."""
+    """Pins the threads of training processes, and measures the processor time
+    of the first process's threads."""
 
     def __init__(self, processes, log, warmup, spare):
         super().__init__()
@@ -71,7 +71,7 @@ class Watch(threading.Thread):
             time.sleep(0.05)
 
     def sample(self):
-        """After a step, while no thread has ended."""
+        """Takes a sample after a step, unless a thread has ended."""
         steps = self.log.read_text().count('"seconds"')
         known = self.samples[-1][0] if self.samples else self.warmup - 1
         if steps <= known:
@@ -98,8 +98,8 @@ class Watch(threading.Thread):
         return taken
 
     def processor_ms(self):
-        """A step, of the computing thread and of the others; of runs that are
-        too short to tell, none."""
+        """Returns processor ms per step, of the computing thread and of the
+        others. Ignores runs that are too short."""
         self.join()
         if len(self.samples) < 2:
             return [0.0, 0.0]
@@ -112,7 +112,7 @@ class Watch(threading.Thread):
 
 
 def settle(processes):
-    """What they printed; raises when one has failed."""
+    """Returns the outputs. Raises if a process has failed."""
     texts = []
     for process in processes:
         text, errors = process.communicate(timeout=1200)
@@ -157,7 +157,8 @@ class Measurement:
                      self.arguments.warmup, spare)
 
     def compute(self, link, spare):
-        """The mean of both hosts' medians, and processor time, in ms."""
+        """Returns the mean of both hosts' medians, and processor time, in
+        ms."""
         names = ["alone-0", "alone-1"]
         processes = [
             self.hosts.start(host, self.command(name, "one bucket", link),
@@ -198,14 +199,15 @@ class Measurement:
 
 
 def over_longer_percent(measured, kind):
-    """Of one round: the machine's speed drifts from one to the next."""
+    """Returns the excess in percent within a round, since the machine's speed
+    drifts between rounds."""
     longer = max(measured["compute_ms"],
                  measured["one bucket"]["communication_ms"])
     return 100 * (measured[kind]["step_ms"] / longer - 1)
 
 
 def row(cores, mbit, rounds):
-    """A line of the table: medians over the rounds."""
+    """Returns a line of the table with medians over the rounds."""
     def median(value):
         return statistics.median(map(value, rounds))
     compute = median(lambda r: r["compute_ms"])
@@ -245,7 +247,7 @@ def table(rows):
 
 
 def details(rows):
-    """Where the time goes; processor time is a rank's."""
+    """Returns where the time goes. Processor time is per rank."""
     text = ("| cores | Mbit/s | | collectives | not overlapped, ms | processor time "
             "of computation, ms | of computation alone, ms | of "
             "communication, ms |\n|---|---|---|---|---|---|---|---|\n")

@@ -1,8 +1,6 @@
 """Two hosts on one machine: network namespaces with a cable between them.
-
-What runs in them shares nothing but processors and files. Needs root and
-Debian's iproute2.
-"""
+Processes in them share only processors and files. Needs root and Debian's
+iproute2."""
 
 import contextlib
 import os
@@ -14,7 +12,7 @@ PORT = 29500
 
 
 def missing():
-    """Why there can be none here; empty if there can."""
+    """Returns why namespaces are impossible here, or ""."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     for program in ("ip", "tc"):
@@ -30,12 +28,13 @@ def missing():
 
 
 class TwoHosts:
-    """Made on entry, gone on exit; processes in them are the caller's."""
+    """Creates both hosts on entry and removes them on exit. The caller owns
+    the processes in them."""
 
     def __init__(self, subnet="10.77.0"):
         self.names = [f"fusor-{os.getpid()}-{host}" for host in "ab"]
         self.addresses = [f"{subnet}.{host}" for host in (1, 2)]
-        self.first = self.addresses[0]  # as ranks are told it
+        self.first = self.addresses[0]  # as passed to ranks
 
     def __enter__(self):
         a, b = self.names
@@ -48,8 +47,8 @@ class TwoHosts:
                 run("ip", "-n", name, "address", "add", f"{address}/24", "dev",
                     "cable")
                 run("ip", "-n", name, "link", "set", "lo", "up")
-                # In place of the machine's own choice, which may be one that
-                # sets a timer a packet: a quarter more processor time.
+                # Replaces the machine's default, which may set a timer per
+                # packet and take a quarter more processor time.
                 run("ip", "netns", "exec", name, "sh", "-c", "echo reno > "
                     "/proc/sys/net/ipv4/tcp_congestion_control")
                 run("ip", "-n", name, "link", "set", "cable", "up")
@@ -64,16 +63,17 @@ class TwoHosts:
                            stderr=subprocess.DEVNULL)
             shutil.rmtree(self.files(name), ignore_errors=True)
             with contextlib.suppress(OSError):
-                self.files(name).parent.rmdir()  # if it is empty
+                self.files(name).parent.rmdir()  # only if empty
 
     @staticmethod
     def files(name):
-        """What stands in /etc for processes of that host."""
+        """Returns the folder with the files of /etc for processes on that
+        host."""
         return pathlib.Path("/etc/netns") / name
 
     def call_first(self, own_name):
-        """The first host gets a name, which means loopback to itself, as
-        Debian's installer writes it."""
+        """Gives the first host a name that means loopback on the host itself,
+        as Debian's installer does."""
         for name, address in zip(self.names, ("127.0.1.1", self.addresses[0])):
             self.files(name).mkdir(parents=True)
             (self.files(name) / "hosts").write_text(
@@ -82,13 +82,13 @@ class TwoHosts:
         self.first = own_name
 
     def limit(self, mbit):
-        """In each direction; None: as fast as the machine copies."""
+        """Limits the rate in each direction. None: no limit."""
         for name in self.names:
             subprocess.run(["tc", "-n", name, "qdisc", "del", "dev", "cable",
                             "root"], check=False, stderr=subprocess.DEVNULL)
             if mbit is not None:
-                # A burst of 2 ms, and of the largest packets that there are,
-                # else tc cuts them; a queue that holds what a socket may have
+                # The burst is 2 ms, and at least the largest packet, which tc
+                # would drop otherwise. The queue holds what a socket may have
                 # sent, so that nothing is lost.
                 run("tc", "-n", name, "qdisc", "add", "dev", "cable", "root",
                     "tbf", "rate", f"{mbit}mbit", "burst",
@@ -98,14 +98,14 @@ class TwoHosts:
         run("ip", "-n", self.names[host], "link", "set", "cable", "down")
 
     def start(self, host, command, environment):
-        """The command on that host."""
+        """Starts the command on that host."""
         return subprocess.Popen(
             ["ip", "netns", "exec", self.names[host], *map(str, command)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=environment)
 
     def start_ranks(self, commands, environment):
-        """A command a host, each a rank of one run."""
+        """Starts one command per host as ranks of one run."""
         return [self.start(rank, command,
                            {**environment, "RANK": str(rank), "WORLD_SIZE": "2",
                             "MASTER_ADDR": self.first,
