@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/pillow: what Pillow and torchvision make of small images.
+"""Writes tests/golden/pillow: small images resized by Pillow and torchvision.
 
     pip install pillow torch torchvision numpy
     tests/golden/make_pillow_reference.py
 
-Sources are noise from the generator that the C++ tests have as well, so that
-only results are stored: cases.txt has one line a case, pixels.bin the results
-one after the other, RGB bytes, rows top to bottom. Columns of cases.txt:
+Sources are noise that the C++ tests generate, too, so only results are stored.
+cases.txt has one line per case, pixels.bin all results as RGB bytes, rows from
+top to bottom. Columns of cases.txt:
 
     kind key source_width source_height a b c d result_width result_height
 

@@ -4,7 +4,7 @@
     python make_torch_export.py --out torch_export
     python make_torch_export.py --out FOLDER --size 64 resnet18 swin_t
 
-Without names it writes the small models and programs below; a name is one of
+Without names, writes the small models and programs below. A name is one of
 torchvision's models. NAME.pt2 is the archive, NAME.onnx the same model in ONNX's
 format, NAME.safetensors the step in fp64. README.md in this folder describes them.
 """
@@ -29,7 +29,7 @@ AUXILIARY_WEIGHT = 0.3
 
 
 class Activations(nn.Module):
-    """Functions whose constants PyTorch's kernels round to float."""
+    """Functions whose constants are floats in PyTorch's kernels."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +47,7 @@ class Activations(nn.Module):
 
 
 class Convolutional(nn.Module):
-    """Convolutions, normalisation, pooling; activations in place."""
+    """Convolutions, normalisations, pooling and in-place activations."""
 
     def __init__(self):
         super().__init__()
@@ -85,7 +85,7 @@ class Convolutional(nn.Module):
 
 
 class Windowed(nn.Module):
-    """Attention in shifted windows, with a mask that is filled in place."""
+    """Attention in shifted windows with a mask that is filled in place."""
 
     def __init__(self):
         super().__init__()
@@ -139,7 +139,7 @@ class Windowed(nn.Module):
 
 
 class Auxiliary(nn.Module):
-    """A side branch, as GoogLeNet has two."""
+    """A side branch, like GoogLeNet's two."""
 
     def __init__(self):
         super().__init__()
@@ -157,7 +157,7 @@ class Auxiliary(nn.Module):
 
 
 class Language(nn.Module):
-    """Predicts the next token; the embedding is also the last layer."""
+    """Predicts the next token. The embedding is also the last layer."""
 
     def __init__(self):
         super().__init__()
@@ -186,7 +186,7 @@ class Language(nn.Module):
 
 
 class Segmenter(nn.Module):
-    """Down and up again, as a U-Net."""
+    """Goes down and up again, like a U-Net."""
 
     def __init__(self):
         super().__init__()
@@ -201,7 +201,7 @@ class Segmenter(nn.Module):
             self.up(y), F.interpolate(y, scale_factor=2.0),
             F.interpolate(y, size=x.shape[2:], mode="bilinear"),
             torch.flip(x, (3,))], 1)
-        # The padding has norm 0.
+        # The padded row has norm 0.
         return F.normalize(F.pad(self.last(y), (0, 1)), dim=1)
 
 
@@ -215,7 +215,7 @@ def segmenter_inputs(generator):
     return {"x": generator.standard_normal((2, 2, 8, 12)).astype(np.float32)}
 
 
-# Programs with other inputs and results, for `fusor exec`.
+# Programs with other inputs and results than classifiers, for `fusor exec`.
 PROGRAMS = {"language": (Language, language_inputs),
             "segmenter": (Segmenter, segmenter_inputs)}
 
@@ -264,7 +264,7 @@ def export(model, size, path):
 
 
 def export_onnx(model, size, path):
-    # The exporter runs the model, which updates the running statistics.
+    # The exporter runs the model, which changes the running statistics.
     state = {name: tensor.clone() for name, tensor in
              model.state_dict().items()}
     torch.onnx.export(
@@ -281,7 +281,7 @@ def export_onnx(model, size, path):
 
 
 def step(model, size):
-    """Returns inputs and results of one training step, and evaluation logits."""
+    """Returns inputs and results of a training step, and evaluation logits."""
     generator = np.random.default_rng(0)
     images = generator.standard_normal((BATCH, 3, size, size)).astype(np.float32)
     labels = generator.integers(0, CLASSES, BATCH)
@@ -312,7 +312,8 @@ def step(model, size):
 
 
 def write_program(name, folder):
-    """Writes an archive, inputs, and results and gradients of their sum."""
+    """Writes an archive, its inputs, and the results with gradients of their
+    sum."""
     torch.manual_seed(0)
     model = PROGRAMS[name][0]()
     inputs = PROGRAMS[name][1](np.random.default_rng(0))

@@ -31,7 +31,7 @@ SIGN_CHUNK = 1 << 20
 
 
 def norm_and_projections(values, seed, site):
-    """[1 + 8] of a flat fp64 array: its L2 norm and +-1 projections."""
+    """Returns [1 + 8]: the L2 norm and +-1 projections of a flat fp64 array."""
     projections = np.zeros(PROJECTIONS)
     for begin in range(0, values.size, SIGN_CHUNK):
         chunk = values[begin:begin + SIGN_CHUNK]
@@ -52,7 +52,7 @@ def sample_indices(count, seed, site):
 
 
 def fingerprint(tensor, seed, site):
-    """[1 + 8 + min(numel, 256)] fp64: norm, projections, samples."""
+    """Returns [1 + 8 + min(numel, 256)] fp64: norm, projections, samples."""
     values = tensor.detach().to(torch.float64).contiguous().view(-1).numpy()
     return np.concatenate([
         norm_and_projections(values, seed, site),
@@ -60,7 +60,7 @@ def fingerprint(tensor, seed, site):
 
 
 class Run:
-    """One training step; gradients and running statistics stay available."""
+    """A training step. Its gradients and running statistics stay available."""
 
     def __init__(self, reference, shape, seed, dtype, layout):
         self.seed = seed
@@ -77,14 +77,14 @@ class Run:
                 for site, (name, tensor) in enumerate(named)}
 
     def gradient_summary(self):
-        """[gradients, 1 + 8]"""
+        """Returns [gradients, 1 + 8]."""
         return np.stack([
             norm_and_projections(
                 g.to(torch.float64).contiguous().view(-1).numpy(), self.seed, site)
             for site, (_, g) in enumerate(self.gradients)])
 
     def gradient_errors(self, exact):
-        """(|dg|/|g| of each gradient [gradients], of all together)."""
+        """Returns (|dg|/|g| of each gradient [gradients], of all together)."""
         squares = np.array([
             [(g.to(torch.float64) - e).square().sum().item(),
              e.square().sum().item()]

@@ -1,19 +1,19 @@
-"""The counter-based generator of ir/support/philox.h, vectorised in numpy.
-
-tests/ir/philox_test.cc holds values printed by this module; both must give the
-same bits, because the C++ tests rebuild weights and inputs from a seed alone.
-"""
+"""The counter-based generator of ir/support/philox.h, vectorised with numpy.
+tests/ir/support/philox_test.cc contains values printed by this module. Both
+must be bit-identical, since the C++ tests regenerate weights and inputs from a
+seed."""
 
 import numpy as np
 
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
-_CHUNK_BLOCKS = 1 << 20  # bounds the temporaries at some 100 MiB
+_CHUNK_BLOCKS = 1 << 20  # limits temporaries to some 100 MiB
 
 
 def philox(counter, key):
-    """Philox4x32-10: counter is four broadcastable uint64 arrays that hold 32-bit
-    words, key a 64-bit integer; returns four uint64 arrays of 32-bit words."""
+    """Philox4x32-10. `counter` is four broadcastable uint64 arrays of
+    32-bit words, `key` a 64-bit integer. Returns four uint64 arrays of
+    32-bit words."""
     c0, c1, c2, c3 = (np.asarray(c, dtype=np.uint64) for c in counter)
     k0, k1 = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
     for _ in range(10):
@@ -29,7 +29,8 @@ def philox(counter, key):
 
 
 def bits(key, step, site, rank, first_block, blocks):
-    """The 32-bit words of `blocks` consecutive blocks, as uint32 [blocks * 4]."""
+    """Returns the 32-bit words of `blocks` consecutive blocks as uint32
+    [blocks * 4]."""
     out = np.empty((blocks, 4), dtype=np.uint32)
     for begin in range(0, blocks, _CHUNK_BLOCKS):
         end = min(blocks, begin + _CHUNK_BLOCKS)
@@ -41,14 +42,15 @@ def bits(key, step, site, rank, first_block, blocks):
 
 
 def uniform(key, step, site, rank, count):
-    """RandomUniform(key, step, site, rank, 0..count-1) as float32 [count]: 24 bits
-    in [0, 1)."""
+    """Returns RandomUniform(key, step, site, rank, 0..count-1) as float32
+    [count] with 24 bits in [0, 1)."""
     words = bits(key, step, site, rank, 0, (count + 3) // 4)[:count]
     return (words >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
 
 
 if __name__ == "__main__":
-    # The values of RandomUniformMatchesTheNumpyGenerator in philox_test.cc.
+    # Prints the values of RandomUniformMatchesTheNumpyGenerator in
+    # philox_test.cc.
     streams = [(0, 0, 0, 0, 0), (4, 0, 160, 0, 1023), (1, 1, 0, 0, 98303),
                (0x123456789ABCDEF0, 7, 3, 2, 6)]
     for key, step, site, rank, index in streams:

@@ -1,5 +1,5 @@
 """The torchvision models of the stored values, with weights and inputs drawn
-from a seed. README.md in this folder specifies every stream used here."""
+from a seed. README.md in this folder specifies every stream."""
 
 import dataclasses
 
@@ -24,8 +24,8 @@ class Shape:
 class Reference:
     arch: str  # torchvision's name
     classes: int
-    sharp: Shape  # fp64 fingerprints; small enough for a plain interpreter
-    blunt: Shape  # fp32 errors over seeds; large enough for ReLU flips
+    sharp: Shape  # fp64 fingerprints; small, for a plain interpreter
+    blunt: Shape  # fp32 errors over seeds; large, for ReLU flips
     curve: Shape | None = None
     curve_lr: float = 0.0
 
@@ -33,8 +33,8 @@ class Reference:
 MODELS = {
     "resnet50-v1.5": Reference("resnet50", 1000, Shape(64, 4), Shape(64, 16),
                                Shape(64, 4), 2e-6),
-    # Gluon's v1b is v1.5 (stride in the 3x3, no convolution biases); its odd
-    # spatial sizes (48 -> 24, 12, 6, 3, 2) are what it adds here.
+    # Gluon's v1b is v1.5 (stride in the 3x3, no convolution biases). It is
+    # here for its odd spatial sizes (48 -> 24, 12, 6, 3, 2).
     "resnet50-v1b": Reference("resnet50", 100, Shape(48, 4), Shape(48, 16)),
     "resnet18": Reference("resnet18", 100, Shape(64, 4), Shape(64, 16),
                           Shape(32, 8), 5e-4),
@@ -43,7 +43,7 @@ MODELS = {
 
 
 def build(reference):
-    """A model in training mode, with dropout off."""
+    """Returns a model in training mode without dropout."""
     model = getattr(torchvision.models, reference.arch)(
         num_classes=reference.classes)
     for module in model.modules():
@@ -53,8 +53,9 @@ def build(reference):
 
 
 def roles(model):
-    """[(name, parameter, role)] in named_parameters order; role is weight or
-    bias of a convolution or linear layer, gamma or beta of a batch norm."""
+    """Returns [(name, parameter, role)] in the order of named_parameters. The
+    role is weight or bias of a convolution or linear layer, or gamma or beta
+    of a batch norm."""
     modules = dict(model.named_modules())
     out = []
     for name, parameter in model.named_parameters():
@@ -68,7 +69,7 @@ def roles(model):
 
 
 def draw_parameters(model, seed):
-    """Overwrites all parameters, which must be fp32, by the seed's values."""
+    """Overwrites all parameters, which must be fp32, with the seed's values."""
     with torch.no_grad():
         for site, (_, parameter, role) in enumerate(roles(model)):
             u = philox.uniform(seed, PARAMETER_STEP, site, 0, parameter.numel())
@@ -87,7 +88,7 @@ def draw_parameters(model, seed):
 
 
 def draw_batch(reference, shape, seed):
-    """(images fp32 NCHW, labels int64) of the seed."""
+    """Returns (images fp32 NCHW, labels int64) of the seed."""
     dims = (shape.batch, 3, shape.image, shape.image)
     u = philox.uniform(seed, INPUT_STEP, IMAGE_SITE, 0, int(np.prod(dims)))
     images = ((2 * u.astype(np.float64) - 1) * 2).astype(np.float32)
@@ -98,13 +99,14 @@ def draw_batch(reference, shape, seed):
 
 
 def running_statistics(model):
-    """[(name, buffer)] of the running means and variances, in buffer order."""
+    """Returns [(name, buffer)] of running means and variances in buffer
+    order."""
     return [(name, buffer) for name, buffer in model.named_buffers()
             if not name.endswith("num_batches_tracked")]
 
 
 def prepare(reference, shape, seed, dtype, memory_format):
-    """(model, images, labels) ready for a step."""
+    """Returns (model, images, labels) ready for a step."""
     model = build(reference)
     draw_parameters(model, seed)
     images, labels = draw_batch(reference, shape, seed)
@@ -113,7 +115,7 @@ def prepare(reference, shape, seed, dtype, memory_format):
 
 
 def train_step(model, images, labels):
-    """Forward and backward with mean cross-entropy; returns the loss."""
+    """Runs forward and backward with mean cross-entropy. Returns the loss."""
     model.zero_grad(set_to_none=True)
     loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
@@ -121,8 +123,8 @@ def train_step(model, images, labels):
 
 
 def loss_curve(reference, seed, steps, dtype, memory_format):
-    """Losses of `steps` SGD steps on one batch, each before its update:
-    momentum 0.9, weight decay 1e-4 on weights only."""
+    """Returns the losses of `steps` SGD steps on one batch, each before its
+    update. Momentum is 0.9, and weights have weight decay 1e-4."""
     model, images, labels = prepare(reference, reference.curve, seed, dtype,
                                     memory_format)
     decayed = [p for _, p, role in roles(model) if role == "weight"]

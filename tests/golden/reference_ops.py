@@ -1,6 +1,6 @@
-"""Single ops whose semantics differ between frameworks, in fp64, with all
-inputs and outputs stored whole. Names are CASE/TENSOR; `d_NAME` is the gradient
-of sum(y * dy) (of the loss itself for losses) with respect to NAME."""
+"""Single ops whose semantics differ between frameworks, in fp64. All inputs
+and outputs are stored as a whole, named CASE/TENSOR. `d_NAME` is the gradient
+of sum(y * dy), or of a loss itself, with respect to NAME."""
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ import philox
 
 
 class Cases:
-    """Collects tensors, and draws every input from its own stream."""
+    """Collects tensors. Draws each input from its own stream."""
 
     def __init__(self):
         self.tensors = {}
@@ -33,7 +33,7 @@ class Cases:
                 tensor.detach().contiguous().numpy().copy())
 
     def differentiate(self, case, op, attributes, function, **inputs):
-        """Runs y = function(**inputs) and stores inputs, y, dy, gradients."""
+        """Runs y = function(**inputs). Stores inputs, y, dy and gradients."""
         leaves = {n: t.clone().requires_grad_() for n, t in inputs.items()}
         y = function(**leaves)
         dy = self.draw(*y.shape)
@@ -63,8 +63,8 @@ def batch_norm(c):
 
 def pooling(c):
     window = {"kernel": [3, 3], "stride": [2, 2], "padding": [1, 1]}
-    # Few distinct negative values: ties inside nearly every window, and padding
-    # that counted as zero would win.
+    # Few distinct negative values, so that nearly every window has a tie. A
+    # padding of zero would be the maximum.
     ties = c.draw_integers(2, 3, 7, 8, low=-4, high=0).to(torch.float64)
     c.differentiate("max_pool_ties", "max_pool", window,
                     lambda x: F.max_pool2d(x, 3, 2, 1), x=ties)
@@ -153,8 +153,9 @@ def optimizers(c):
 
 
 class RmspropTf(torch.optim.Optimizer):
-    """TensorFlow's RMSProp, as in timm's RMSpropTF: epsilon inside the square
-    root, a mean square that starts at 1, the rate inside the momentum."""
+    """TensorFlow's RMSProp as in timm's RMSpropTF: epsilon is inside the
+    square root, the mean square starts at 1, and the momentum includes the
+    rate."""
 
     def __init__(self, params, lr, alpha, eps, momentum, weight_decay):
         super().__init__(params, {})
@@ -176,7 +177,7 @@ class RmspropTf(torch.optim.Optimizer):
 
 
 class Lamb(torch.optim.Optimizer):
-    """LAMB as in apex's multi_tensor_lamb.cu, without its clipping."""
+    """LAMB as in apex's multi_tensor_lamb.cu without clipping."""
 
     def __init__(self, params, lr, betas, eps, weight_decay):
         super().__init__(params, {})
@@ -239,7 +240,7 @@ def adaptive_optimizers(c):
 
 
 def all_cases():
-    """({CASE/TENSOR: array}, {CASE: {op, attributes}})"""
+    """Returns ({CASE/TENSOR: array}, {CASE: {op, attributes}})."""
     c = Cases()
     for group in (batch_norm, pooling, losses, activations_and_norms,
                   convolutions, optimizers, adaptive_optimizers):
