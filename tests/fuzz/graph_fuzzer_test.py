@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""graph_fuzzer: finds injected bugs, reduces them, and passes without one.
+"""Tests that graph_fuzzer finds and reduces injected bugs, and passes without
+one.
 
     graph_fuzzer_test.py GRAPH_FUZZER
 """
@@ -29,7 +30,8 @@ class GraphFuzzerTest(unittest.TestCase):
         self.folder = folder.name
 
     def find(self, fault, seed):
-        """The output of a run that must find the fault at this seed."""
+        """Returns the output of a run that must find the fault with this
+        seed."""
         run = fuzz(self.folder, "--seed", seed, "--count", 1, fault=fault)
         self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
         self.assertIn(f"FAILED seed {seed}: ", run.stdout)
@@ -54,7 +56,8 @@ class GraphFuzzerTest(unittest.TestCase):
         self.assertIn("FAILED seed 2: SIGABRT", self.find("abort:fuse:", 2))
 
     def test_a_wrong_gradient_is_found(self):
-        # The interpreter runs the wrong gradient, too: differences tell.
+        # The interpreter computes the wrong gradient, too. Only numeric
+        # gradients reveal it.
         run = fuzz(self.folder, "--seed", 1, "--count", 30, "--jobs", 2,
                    "--reduce-seconds", 0, fault="wrong:simplify:")
         self.assertEqual(run.returncode, 1, run.stdout + run.stderr)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Runs the coverage-guided fuzzers and prints a table of what they did.
+"""Runs the coverage-guided fuzzers and prints a table of their results.
 
     cmake --preset fuzz && cmake --build build-fuzz
     run_fuzzers.py --seeds build/bin/make_seeds --out OUT build-fuzz/bin/*_fuzzer
 
 Each format has a folder OUT/FORMAT with its seeds, the corpus that grows from
 them, a dictionary, a log and the inputs of findings (crash-*, timeout-*,
-oom-*). A finding is run again by `reader_fuzzer --format=FORMAT FILE`. The exit
-code is 1 if there is any.
+oom-*). To repeat a finding, run `reader_fuzzer --format=FORMAT FILE`. Exits with
+1 if there is a finding.
 """
 
 import argparse
@@ -20,12 +20,12 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
-# Where the arithmetic of readers ends.
+# Limits of the number types that readers parse.
 NUMBERS = ["-1", "0", "1", "1e999", "nan", "inf", "1048577", "2147483648",
            "0.5", "4294967296", "-2e-308", "99999999999", "1e18",
            "9223372036854775807", "-9223372036854775808",
            "18446744073709551615"]
-# Markers and chunks that edits of single bytes do not find.
+# Markers and chunks that single-byte mutations do not find.
 MAGIC = {
     "image": ([rf"\xff\x{m:02x}" for m in
                [0xc0, 0xc1, 0xc2, 0xc4, 0xd8, 0xd9, 0xda, 0xdb, 0xdd, 0xd0,
@@ -35,7 +35,7 @@ MAGIC = {
                  r"\x89PNG\x0d\x0a\x1a\x0a"]),
 }
 MAX_WORDS = 400
-# Bytes of an input; seeds of these formats are longer than others.
+# Maximum bytes of an input. Seeds of these formats are longer than others.
 MAX_LENGTH = {"torch-archive": 1 << 18, "torch-program": 1 << 16,
               "onnx": 1 << 16}
 
@@ -46,11 +46,9 @@ def run(command, **options):
 
 
 def build(folder, target):
-    """Configures and builds one fuzzer; the compiler's last lines on failure.
-
-    Without optimisation it compiles in 60 % of the time, which is longer than
-    tests run it.
-    """
+    """Configures and builds one fuzzer. Returns the compiler's last lines on
+    failure. Compiling without optimisation takes 60 % of the time, which is
+    longer than the tests run the fuzzer."""
     flags = "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -g1 -D_GLIBCXX_ASSERTIONS"
     for command in (["cmake", "--preset", "fuzz", "-B", folder, flags],
                     ["cmake", "--build", folder, "--target", target,
@@ -61,13 +59,14 @@ def build(folder, target):
 
 
 def formats_of(fuzzer):
-    """The names that a fuzzer lists if it is told none."""
+    """Returns the names that a fuzzer lists if it is given none."""
     text = run([fuzzer]).stderr
     return text.split("there are", 1)[1].split() if "there are" in text else []
 
 
 def dictionary(format_name, seeds):
-    """libFuzzer's dictionary: the words of the seeds, numbers, magic bytes."""
+    """Writes libFuzzer's dictionary: words of the seeds, numbers, magic
+    bytes."""
     words = {}
     for seed in sorted(seeds.iterdir()):
         text = seed.read_bytes().decode("latin-1")
@@ -79,7 +78,7 @@ def dictionary(format_name, seeds):
 
 
 def flag_seeds(program, folder):
-    """A seed for each flag of each command, out of the program's own help."""
+    """Makes a seed for each flag of each command from the program's help."""
     commands = re.findall(r"^  ([a-z]+) ", run([program, "--help"]).stdout, re.M)
     for command in commands:
         text = run([program, command, "--help"]).stdout
@@ -89,7 +88,8 @@ def flag_seeds(program, folder):
 
 
 def prepare(args, format_name):
-    """Seeds and dictionary of a format, and an empty place for the rest."""
+    """Prepares seeds and dictionary of a format, and empty folders for the
+    rest."""
     folder = args.out / format_name
     for name in ("corpus", "findings"):
         (folder / name).mkdir(parents=True, exist_ok=True)
