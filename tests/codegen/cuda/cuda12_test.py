@@ -1,5 +1,5 @@
-"""A plug-in that was built with any CUDA compiles and plans with the libraries of
-CUDA 12: NVRTC's and cuDNN's tests, and a program file.
+"""Tests that the plug-in works with the libraries of CUDA 12, whichever CUDA it
+was built with: runs NVRTC's and cuDNN's tests, and compiles a program file.
 
     cuda12_test.py FUSOR WHEELS TEST ...
 
@@ -17,7 +17,7 @@ import unittest
 FUSOR, WHEELS, *TESTS = [pathlib.Path(a).resolve() for a in sys.argv[1:]]
 LIBRARIES = [WHEELS / "nvidia" / part / "lib" for part in
              ("cuda_nvrtc", "cudnn", "cublas")]
-# Some of each program's tests; the rest differs in operands only.
+# A selection of each program's tests. The others differ only in operands.
 FILTER = ("NvrtcTest.*:ConvPlanTest.EveryConvolutionOfTheStepHasAPlan:"
           "ConvPlanTest.BiasAndReluAreApplied:*PlanDevice*")
 

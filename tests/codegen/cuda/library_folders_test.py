@@ -1,6 +1,6 @@
-"""Where CUDA's libraries are looked for, and what is said of those that are
-missing, old or broken, by `fusor doctor`: with a driver of our own in folders
-that the loader does not know."""
+"""Where CUDA's libraries are searched, and what `fusor doctor` reports about
+missing, old or broken ones. The test puts a fake driver into folders that the
+loader does not know."""
 
 import os
 import pathlib
@@ -29,7 +29,8 @@ class LibraryFoldersTest(unittest.TestCase):
             self.skipTest("there is a driver, and the loader comes first")
 
     def line(self, library, **variables):
-        """The line of `fusor doctor` about the library; no python3 on PATH."""
+        """Returns the line of `fusor doctor` about the library. There is no
+        python3 on PATH."""
         result = subprocess.run(
             [FUSOR, "doctor"], capture_output=True, text=True, check=False,
             env=dict(os.environ, PATH=str(self.empty), **variables))
@@ -88,7 +89,7 @@ class LibraryFoldersTest(unittest.TestCase):
         for version, folders, line in (
                 ("13000", ("newer", "older"), newer),
                 ("12040", ("newer", "older"), older),
-                # The folders of the variable precede the loader's.
+                # The variable's folders take precedence over the loader's.
                 ("13000", ("older",), older),
                 ("12040", ("newer",),
                  f"{newer}: the driver is for CUDA 12.4, expected libraries of "
@@ -106,7 +107,7 @@ class LibraryFoldersTest(unittest.TestCase):
             self.driver(FUSOR_CUDA_DIR=str(self.folder)),
             f"cuda: driver: none ({self.folder}/{NAME}: file too short): "
             "kernels compile here and run elsewhere")
-        # The loader's own search ends at the first file of that name.
+        # The loader stops at the first file of that name.
         for title, name, without in (
                 ("cuDNN", "libcudnn.so.9",
                  "convolutions are not planned and do not run"),
@@ -116,7 +117,7 @@ class LibraryFoldersTest(unittest.TestCase):
             line = self.line(title, LD_LIBRARY_PATH=str(self.folder),
                              FUSOR_CUDA_DIR=str(self.folder))
             broken = re.escape(f"{self.folder}/{name}: invalid ELF header")
-            # A toolkit in its usual place has another.
+            # A toolkit in a default folder has another one.
             self.assertRegex(line, (
                 rf"^cuda: {title}(: missing \({broken}\): {without}"
                 rf"| [0-9.]+ \((?!{self.folder})/\S+/{name}\))$"))
@@ -128,7 +129,7 @@ class LibraryFoldersTest(unittest.TestCase):
             "cuda: NCCL: libnccl.so.2 does not say its version")
 
     def assert_no_kernels(self, reason):
-        """Nothing compiles with the libraries of the folder."""
+        """Checks that nothing compiles with the libraries in the folder."""
         self.assertIn(f"{reason}: no kernels can be compiled",
                       self.line("NVRTC", LD_LIBRARY_PATH=str(self.folder)))
         result = subprocess.run(
