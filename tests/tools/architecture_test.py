@@ -1,9 +1,8 @@
-"""Holds README's section Architecture and CONTRIBUTING's "How to add" true: the
-files that they name exist, the way of a training step passes at most twelve of
-them, and an op, a pass, a model and a backend touch only the source files that
-"How to add" lists. Its table of
-the C++ interface lists what runtime/fusor.h includes, and its C++ samples are
-tested code."""
+"""Checks README's section Architecture and CONTRIBUTING's "How to add". The
+files that they name must exist, a training step must pass through at most
+twelve of them, and an op, a pass, a model and a backend must be in the source
+files that "How to add" lists and no others. The table of the C++ interface
+must list what runtime/fusor.h includes, and C++ samples must be tested code."""
 
 import pathlib
 import re
@@ -15,7 +14,7 @@ PLACEHOLDER = re.compile(r"NAME|FOLDER|FAMILY")
 
 
 def sources():
-    """Path -> text of the C++ files that are no tests."""
+    """Maps paths of C++ files, except tests, to their texts."""
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
             for folder in FOLDERS for path in (ROOT / folder).rglob("*")
             if path.suffix in (".h", ".cc")}
@@ -32,12 +31,14 @@ class ArchitectureTest(unittest.TestCase):
         cls.how_to_add = contributing.split("\n## How to add\n")[1]
 
     def part(self, title):
-        """The lines of "How to add" about an op, a pass, a model, a backend."""
+        """Returns the lines of "How to add" about an op, a pass, a model or a
+        backend."""
         return re.search(rf"\*\*{title}\*\*(.*?)(?=\n\*\*|$)",
                          self.how_to_add, re.S).group(1)
 
     def with_words(self, words):
-        """The source files that contain one of the words, or it in quotes."""
+        """Returns the source files that contain one of the words, lower-case
+        words in quotes."""
         pattern = re.compile("|".join(
             rf'"{w}"' if w.islower() else rf"\b{w}\b" for w in words))
         return {path for path, text in self.sources.items()

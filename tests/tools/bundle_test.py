@@ -1,5 +1,5 @@
-"""tools/bundle.sh: the archive runs without the tree that it was made of, and
-needs nothing but itself and glibc."""
+"""Tests tools/bundle.sh: the archive runs without the source tree, and needs
+only glibc."""
 
 import os
 import pathlib
@@ -41,7 +41,7 @@ class BundleTest(unittest.TestCase):
         self.assertEqual(self.result.returncode, 0, self.result.stderr)
 
     def run_packed(self, program, *arguments):
-        """As on another machine: nothing of this one's environment."""
+        """Runs as on another machine, without this one's environment."""
         result = subprocess.run(
             [self.top / "bin" / program, *arguments], cwd="/",
             env={"FUSOR_CACHE_DIR": str(self.folder / "cache")},
@@ -71,7 +71,7 @@ class BundleTest(unittest.TestCase):
             "--iterations", "1", "--workspace", self.folder / "w")
         self.assertIn("trained   1 step in", text)
 
-    # A few of the tests, to be quick.
+    # Runs only a few of the tests, to save time.
     FEW = "--gtest_filter=*KernelTest.*:RealGpu.*"
 
     def assert_tests_ran(self, result):

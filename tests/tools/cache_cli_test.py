@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The kernel cache as a user meets it: what was found, and why the rest not.
+"""Tests the kernel cache from the command line: hits, and reasons of misses.
 
     cache_cli_test.py FUSOR
 """
@@ -31,7 +31,7 @@ class CacheTest(unittest.TestCase):
         return result
 
     def cache(self, *args, batch=2):
-        """kernel_cache of --json, and the line that people see."""
+        """Returns kernel_cache of --json, and the printed line."""
         result = self.run_ok("compile", *SMALL, "-b", str(batch), *args,
                              "--json", "-")
         out = json.loads(result.stdout)
@@ -74,7 +74,7 @@ class CacheTest(unittest.TestCase):
         self.assertIn(f"target changed: {here}", line)
 
     def test_names_the_option_that_changed(self):
-        """Each that changes kernels instead of making new ones."""
+        """Each option changes kernels instead of adding new ones."""
         self.cache()
         kernels, before = self.folder / "kernels", self.folder / "before"
         shutil.copytree(kernels, before)
@@ -108,7 +108,7 @@ class CacheTest(unittest.TestCase):
         kernels = {tuple(reason["changed"]): reason["kernels"]
                    for reason in both["reasons"]}
         self.assertEqual(kernels.keys(), {("inputs",), ("options",)}, line)
-        # The updates of the weights.
+        # The updates of weights.
         updates = kernels[("options",)]
         self.assertIn(f"; {updates} with options changed: weight-decay=0.0001 "
                       "-> weight-decay=5e-05", line)

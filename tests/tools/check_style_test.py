@@ -1,5 +1,5 @@
-"""Injects violations of each rule of tools/check_style.py in temporary trees
-and expects exactly them to be found."""
+"""Injects violations of each rule of tools/check_style.py into temporary
+trees. Exactly these must be found."""
 
 import pathlib
 import shutil
@@ -22,7 +22,8 @@ def lines(count):
 class RuleTest(unittest.TestCase):
 
     def findings(self, rule, files):
-        """path -> number of findings of `rule` in a tree of these files."""
+        """Returns the number of findings of `rule` per path in a tree of these
+        files."""
         with tempfile.TemporaryDirectory() as folder:
             for path, text in files.items():
                 file = pathlib.Path(folder) / path

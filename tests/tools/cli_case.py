@@ -1,8 +1,5 @@
-"""What tests of the programs as their users meet them have in common.
-
-The first argument of a program that imports this is the folder of fusor and
-rn50.
-"""
+"""Shared by command-line tests. The first argument of a program that imports
+this is the folder of fusor and rn50."""
 
 import json
 import os
@@ -17,10 +14,10 @@ BIN = pathlib.Path(sys.argv.pop(1)).resolve()
 
 USAGE, GRAPH, DATA, CHECKPOINT, DEVICE, MEMORY, DIVERGED = range(2, 9)
 
-# A training run of some milliseconds a step.
+# A training run with a few milliseconds per step.
 TINY = ("train", "--synthetic", "--arch", "resnet20-cifar", "-b", "4",
         "--num-classes", "10")
-# The same of image files of any size, without evaluation.
+# The same on image files of any size, without evaluation.
 TINY_FILES = ("train", "--arch", "resnet20-cifar", "--train-transform",
               "random-resized-crop", "--training-only", "--iterations", "2")
 
@@ -64,7 +61,8 @@ class CliTest(unittest.TestCase):
         return result
 
     def fails(self, code, words, *args, program="fusor", **options):
-        """The command fails with the code and says these words."""
+        """Checks that the command fails with this code and that its error
+        contains these words."""
         before = self.listing()
         result = self.call(*args, program=program, **options)
         self.assertEqual(result.returncode, code, result.stderr)
@@ -82,5 +80,5 @@ class CliTest(unittest.TestCase):
                                             self.folder / "data"))
 
     def json_of(self, *args):
-        """Everything on stdout is the JSON."""
+        """Returns stdout as JSON. Nothing else may be printed there."""
         return json.loads(self.succeeds(*args, "--json", "-").stdout)

@@ -1,9 +1,6 @@
-"""The programs as their users meet them: cli_test.py FOLDER, with fusor and
-rn50 in FOLDER.
-
-A command that fails says so in one line on stderr, exits with the code that
-the README lists and leaves nothing behind.
-"""
+"""Tests the programs from the command line: cli_test.py FOLDER, with fusor and
+rn50 in FOLDER. A failing command must print one line on stderr, exit with the
+code that the README lists, and leave nothing behind."""
 
 import contextlib
 import json
@@ -41,9 +38,9 @@ def scan(component_tables, first, last, approximation, data):
 
 
 def many_scans():
-    """A sound grey JPEG of 8x8 pixels in 883 scans: each coefficient comes bit
-    by bit, and is zero."""
-    # One symbol, 0, of one bit: no difference, or the end of the block.
+    """Returns a valid grey JPEG of 8x8 pixels with 883 scans. Each scan adds
+    one bit of a coefficient, which is zero."""
+    # A single symbol, 0, of one bit: no difference, or end of block.
     table = bytes([1] + [0] * 15 + [0])
     jpeg = (b"\xff\xd8" + segment(0xdb, bytes([0] + [1] * 64))
             + segment(0xc2, bytes([8, 0, 8, 0, 8, 1, 1, 0x11, 0]))
@@ -57,7 +54,7 @@ def many_scans():
 
 
 def resized(jpeg, width, height):
-    """The file with another size in its header."""
+    """Returns the file with another size in its header."""
     at = jpeg.index(b"\xff\xc0") + 5
     return (jpeg[:at] + height.to_bytes(2, "big") + width.to_bytes(2, "big")
             + jpeg[at + 4:])
@@ -66,9 +63,10 @@ def resized(jpeg, width, height):
 class ArgumentsTest(CliTest):
 
     def test_every_numeric_flag_names_its_range(self):
-        """No flag takes what is no number, or reports a range in the words of
-        the parser's library. Nothing runs: the last flag is unknown."""
-        seen = set()  # a flag that several commands share has one help
+        """Every flag rejects what is not a number and reports its range in
+        fusor's words, not the parser library's. Nothing runs, because the last
+        flag is unknown."""
+        seen = set()  # commands that share a flag share its help
         for command in COMMANDS:
             text = self.succeeds(*command, "--help").stdout
             for flag, about in re.findall(
@@ -125,7 +123,7 @@ class ArgumentsTest(CliTest):
         self.assertEqual(given, {
             "--arch": "resnet20-cifar", "--batch-size": "2", "--amp": "true",
             "--image-size": "8", "--mean": "4,5,6",
-            # A list collects.
+            # Values of a list accumulate.
             "--disable-pass": "simplify,fuse_updates",
             "--dump-pass": "^plan$"})
         self.fails(USAGE, ["--batch-size: expected a whole number"],
@@ -220,7 +218,7 @@ class ArgumentsTest(CliTest):
                  "--dump-pass=^plan$", *compile_small)
         manifest = json.loads((folder / "manifest.json").read_text())
         self.assertEqual(manifest["options"]["--fusion"], "off")
-        # The command line goes before, by any name.
+        # The command line takes precedence, by any name of a flag.
         self.assertIn("1 threads",
                       succeeds("--threads 2", *compile_small, "--threads=1"))
         self.assertIn(" 738 nodes", succeeds(
@@ -342,7 +340,7 @@ class DataTest(CliTest):
                 (["--val-resize-size 31: expected at least the crop's 32"],
                  ("--val-resize-size", "31"))):
             self.fails(USAGE, words, *run, data, *args)
-        # Of other transforms the first image of each class is looked at.
+        # For other transforms, only the first image of each class is checked.
         first = sorted((data / "val/discs").iterdir())[0]
         first.write_bytes(b"RIFF....WEBP")
         result = self.call(*run, data, *crop)
@@ -363,7 +361,7 @@ class DataTest(CliTest):
                     shutil.rmtree(self.folder / "data")
                 self.copy_samples()
                 bad.write_bytes(content)
-                # The batch holds every image.
+                # The batch contains every image.
                 self.fails(DATA, [str(bad), *words], *TINY_FILES,
                            self.folder / "data", "-b", "21")
                 self.fails(DATA, [str(bad), *words], "data", "decode", bad,
@@ -554,7 +552,7 @@ class OutputTest(CliTest):
             found["needed_bytes"],
             found["data_bytes"] + found["runtime_bytes"]
             + sum(found["arena_bytes"].values()))
-        # Weights, momentum and statistics.
+        # Weights, momentum and running statistics.
         saving = found["saving"]
         self.assertAlmostEqual(saving["copy_bytes"],
                                found["arena_bytes"]["state"], delta=20 << 10)
@@ -597,7 +595,7 @@ class OutputTest(CliTest):
                 self.assertIn(key, self.json_of(*command))
 
     def test_the_published_command_line_runs(self):
-        """Issue 5's, on noise and smaller."""
+        """The command line of issue 5, smaller and on noise."""
         text = self.succeeds(
             "train", "/data", "-b", "4", "--amp", "--lr", "1.024",
             "--lr-schedule", "cosine", "--warmup", "8", "--label-smoothing",
@@ -648,7 +646,7 @@ class OutputTest(CliTest):
                               "learning rate 1e+30", "lower --lr"],
                    *TINY, "--iterations", "20", "--lr", "1e30",
                    "--lr-schedule", "constant")
-        # Skipped updates keep the weights, but the loss is no better for it.
+        # Skipped updates keep the weights intact, but the loss is still NaN.
         self.fails(DIVERGED, ["training diverged: the last loss is nan"],
                    *TINY, "--iterations", "4", "--lr", "1e30", "--dtype",
                    "fp16", "--dynamic-loss-scale")

@@ -1,6 +1,6 @@
-"""CMake's side of the tree: the semantics of FUSOR_BACKENDS
-(tools/cmake/FusorBackend.cmake), on a small project whose one backend lacks a
-package, and a project that adds the tree by add_subdirectory."""
+"""Tests the CMake modules: FUSOR_BACKENDS (tools/cmake/FusorBackend.cmake) on
+a small project whose only backend lacks a package, and a project that adds the
+tree with add_subdirectory."""
 
 import json
 import pathlib
@@ -74,8 +74,7 @@ class ConsumerTest(unittest.TestCase):
 
 
 class FindCudaTest(unittest.TestCase):
-    """Whether the packages of a CUDA toolkit are found by the names of
-    NVIDIA's files."""
+    """Packages of a CUDA toolkit must be found by NVIDIA's file names."""
 
     FILES = ("include/cublasLt.h", "include/cuda_runtime_api.h",
              "include/cudnn_graph.h", "include/nvrtc.h", "lib/libcudnn.so.9",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""fusor compare and fusor plan as a user calls them.
+"""Tests fusor compare and fusor plan from the command line.
 
     compare_cli_test.py FUSOR
 """
@@ -36,7 +36,7 @@ class CliTest(unittest.TestCase):
         self.assertIn(message, result.stderr)
 
     def drawn(self, page):
-        """The page's document after its scripts ran."""
+        """Returns the page's document after its scripts have run."""
         result = subprocess.run(["node", DRAW, page], capture_output=True,
                                 text=True, check=False)
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -93,7 +93,7 @@ class CompareTest(CliTest):
         data = json.loads(out.read_text())
         self.assertEqual(data["ranks"], 8)
         exact, cap, one = [v["communication"] for v in data["variants"]]
-        self.assertEqual(one["buckets"], 2)  # of weights, of the rest
+        self.assertEqual(one["buckets"], 2)  # one of weights, one of the rest
         self.assertGreater(cap["buckets"], exact["buckets"])
         self.assertEqual(cap["bucket_bytes"], exact["bucket_bytes"])
         self.assertLess(one["bucket_bytes"], exact["bucket_bytes"])
@@ -115,10 +115,12 @@ class CompareTest(CliTest):
                  for v in data["variants"]]
         self.assertEqual([n > 0 for n in casts], [False, True, True, False])
         numbers = [c["numbers"] for c in data["comparisons"]]
-        # State of a dynamic scale, and of momentum, that the first has not.
+        # State of a dynamic scale and of momentum that the first variant
+        # lacks.
         self.assertEqual([n["unmatched_outputs"] for n in numbers], [0, 5, 65])
         self.assertEqual(data["variants"][3]["patterns"], [])
-        # What is bf16 in one is compared with what is fp32 in the other.
+        # bf16 values of one variant are compared with fp32 values of the
+        # other.
         self.assertEqual(numbers[0]["unmatched_calls"], 0)
         self.assertGreater(
             numbers[0]["summary"]["intermediate"]["values"], 50)
@@ -149,7 +151,8 @@ class CompareTest(CliTest):
         document = self.drawn(page)
         self.assertIn("layer3.1", document)
         self.assertGreater(document.count('class="chip'), 100)
-        # Boxes are as wide as their time: the widest, and all of a variant.
+        # Widths of boxes are proportional to time: the widest, and all of a
+        # variant.
         widths = {"off": 0, "on": 0}
         for strip in document.split('<div class="strip">')[1:]:
             name = re.search('title="([^"]+)"', strip)[1]

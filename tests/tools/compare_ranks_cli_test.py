@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Calls fusor compare on several ranks of this machine.
+"""Tests fusor compare on several ranks of this machine.
 
     compare_ranks_cli_test.py FUSOR
 """
@@ -28,7 +28,7 @@ class CompareRanksTest(RankCase):
             2, "--rounds", 3, "--warmup", 1, "--a", "bucket-policy=exact",
             "--b", "bucket-policy=cap:0.2", "--html", page,
             "--dump-to", self.root / "dump", "--dump-pass", "plan")
-        # Rank 0 alone reports.
+        # Only rank 0 reports.
         self.assertEqual(text.count("gradient buckets"), 1)
         self.assertEqual(text.count("ranks     2 by fusor launch"), 1)
         self.assertIn("batch 4 per rank, 2 ranks", text)
@@ -42,7 +42,7 @@ class CompareRanksTest(RankCase):
         self.assertEqual(exact["step_ms"]["rounds"], 3)
         pair = data["comparisons"][0]
         self.assertGreater(pair["speed_ratio"], 0)
-        # Of two ranks each sum has one order.
+        # A sum over two ranks has only one order.
         self.assertTrue(pair["numbers"]["bit_identical"])
         self.assertEqual(pair["numbers"]["different_on_ranks"], [0, 0])
         self.assertEqual(set(pair["numbers"]["summary"]),
@@ -73,7 +73,7 @@ class CompareRanksTest(RankCase):
         self.assertEqual(sharded["numbers"]["unmatched_outputs"], 0)
         self.assertEqual(len(data["variants"][1]["communication"]["collectives"]),
                          data["variants"][1]["communication"]["buckets"] + 1)
-        # By how much, where it is another sum.
+        # The difference where the sums are not the same.
         summary = wire["numbers"]["summary"]
         self.assertEqual(summary["output"]["bit_identical"], 1)
         self.assertLess(summary["gradient"]["bit_identical"], 65)

@@ -1,4 +1,5 @@
-"""Commands that launch steps on a GPU, on the fake CUDA plug-in (tests/fakes).
+"""Tests commands that launch steps on a GPU with the fake CUDA plug-in
+(tests/fakes).
 
     cuda_cli_test.py FUSOR BACKENDS
 """
@@ -15,7 +16,7 @@ import unittest
 FUSOR, BACKENDS = (pathlib.Path(a).resolve() for a in sys.argv[1:3])
 MODEL = ["--backend", "cuda", "--arch", "resnet20-cifar", "-b", "2",
          "--num-classes", "10", "--image-size", "8", "--kernel-cache", "off"]
-STEPS = 8  # of warm-up and measurement
+STEPS = 8  # warm-up and measured steps
 
 
 class CudaTest(unittest.TestCase):
@@ -30,7 +31,7 @@ class CudaTest(unittest.TestCase):
         done = subprocess.run(
             [FUSOR, *args, "--json", report], capture_output=True, text=True,
             check=False, env=dict(os.environ, FUSOR_BACKEND_DIR=str(BACKENDS),
-                                  FUSOR_VERIFY="0"))  # else nothing is captured
+                                  FUSOR_VERIFY="0"))  # else no capture
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(report.read_text()), done.stdout
 
@@ -47,7 +48,7 @@ class CudaTest(unittest.TestCase):
         losses = self.bench()
         self.assertEqual([int(step) for step, _ in losses],
                          list(range(1, STEPS + 1)))
-        # 2 steps alone, which are part of the warm-up, and 2 graphs of 3.
+        # 2 single steps, which are part of the warm-up, and 2 graphs of 3.
         self.assertEqual(self.bench("--cuda-graph-steps", "3"), losses)
         self.assertEqual(self.bench("--cuda-graph-steps", "8",
                                     "--cuda-dependent-launch", "on"), losses)

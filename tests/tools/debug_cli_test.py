@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""--check-numerics, --stats-trace, fusor isolate and bisect as a user calls them.
+"""Tests --check-numerics, --stats-trace, fusor isolate and bisect from the
+command line.
 
     debug_cli_test.py FUSOR
 """
@@ -19,7 +20,7 @@ FAULTY = FUSOR.with_name("fusor_with_faults")
 SMALL = ["-a", "resnet20-cifar", "-b", "2", "--image-size", "8",
          "--num-classes", "10"]
 BENCH = ["bench", *SMALL, "--warmup", "0", "--iterations", "2"]
-# The first update throws the weights far off, the second step overflows.
+# The first update makes the weights huge, so the second step overflows.
 OVERFLOW = ["--wd", "1e30"]
 
 
@@ -51,7 +52,7 @@ class DebugCliTest(unittest.TestCase):
         self.assertEqual(len(errors), 1, result.stderr)
 
     def bisects(self, *args, **options):
-        """`fusor bisect` finds a fault: it exits with 1."""
+        """Checks that `fusor bisect` finds a fault. It then exits with 1."""
         result = fusor("bisect", *args, **options)
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertRegex(result.stderr,
@@ -59,7 +60,8 @@ class DebugCliTest(unittest.TestCase):
         return result
 
     def replay(self, fault=""):
-        """The exit code of the reproducer's command, run from elsewhere."""
+        """Returns the exit code of the reproducer's command, run from another
+        folder."""
         environment = dict(os.environ, INJECTED_FAULT=fault,
                            FUSOR=str(FAULTY if fault else FUSOR))
         return subprocess.run(
@@ -73,7 +75,7 @@ class DebugCliTest(unittest.TestCase):
     # --- edited kernels
 
     def dumped_kernel(self):
-        """Name and LLVM IR file of a kernel."""
+        """Returns the name and the LLVM IR file of a kernel."""
         self.run_ok("compile", *SMALL, "--dump-to", self.folder / "d")
         [file] = self.folder.glob("d/*/kernels/*.k_bn1_batch_norm_train_1.ll")
         return "k_bn1_batch_norm_train_1", file
@@ -160,7 +162,7 @@ class DebugCliTest(unittest.TestCase):
         edited.unlink()
         self.assertEqual(self.replay().returncode, 1)
 
-    # --- numbers that are none
+    # --- non-finite numbers
 
     def test_check_numerics_names_kernel_and_op(self):
         self.assert_rejected(3, "elements of", *BENCH, *OVERFLOW,
@@ -195,7 +197,7 @@ class DebugCliTest(unittest.TestCase):
         self.assert_rejected(2, "--stats-trace /no/such/file", *BENCH,
                             "--stats-trace", "/no/such/file")
 
-    # --- kernels alone
+    # --- isolated kernels
 
     def test_isolate_lists_every_step_worst_first(self):
         out = self.folder / "out.json"
@@ -209,7 +211,7 @@ class DebugCliTest(unittest.TestCase):
     def test_isolate_and_bisect_find_wrong_code(self):
         out = self.folder / "steps.json"
         self.run_ok("isolate", *SMALL, "--json", out)
-        # The one that sums up most: the gradient of a normalisation.
+        # The kernel with the longest sums, the gradient of a normalisation.
         name = max((s for s in json.loads(out.read_text())["steps"]
                     if s["step"].startswith("k_")),
                    key=lambda s: s["reduction"])["step"]
@@ -238,7 +240,7 @@ class DebugCliTest(unittest.TestCase):
         self.assertLess(found["nodes"], 6)
         manifest = json.loads((self.folder / "bug/manifest.json").read_text())
         self.assertEqual(manifest["pass"], "fuse_norm_activation")
-        # What is decided by flags must be decided the same in the replay.
+        # The replay must make the same decisions by the same flags.
         words = manifest["command"]
         for flag, value in (("--fusion-rounding", "eager"),
                             ("--static-loss-scale", "64")):

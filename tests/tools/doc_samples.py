@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the commands of the documents and compares what they print with the
-sample outputs there.
+"""Runs the commands in the documents and compares their output with the samples
+there.
 
     doc_samples.py BIN [--update] [--list] [DOCUMENT ...]
 
@@ -23,10 +23,9 @@ use the files of the one before. The folder has the programs in build/bin and on
 PATH, tools/quickstart.sh with nothing to set up, an image folder DATA if a
 command names one, an empty kernel cache, and its own /tmp.
 
-MASKS has the numbers that vary. All others must be equal on a machine like
-MACHINE. Elsewhere the library has other layouts and the kernels other
-instructions: there words alone are compared (ELSEWHERE), and --update is an
-error.
+MASKS lists the numbers that vary. All others must be equal on a machine like
+MACHINE. On other machines, the library has other layouts and kernels have other
+instructions, so only words are compared (ELSEWHERE), and --update is an error.
 """
 
 import argparse
@@ -47,28 +46,28 @@ DOCUMENTS = ["README.md", *sorted(
     for folder in ("ir", "passes", "codegen", "models", "runtime", "tools",
                    "tests")
     for path in (ROOT / folder).rglob("*.md")
-    # Records of measurements, not documents.
+    # Records of measurements are not documents.
     if "tests/results" not in path.as_posix())]
 
 COMMAND = re.compile(
     r"(\w+=(\"[^\"]*\"|\S*) )*"
     r"((build/bin/)?(fusor|rn50)|bash|python3|sudo|ls|grep|sed|diff|mkdir|tar|"
     r"mpirun|srun|torchrun|torch-venv/\S+|apt-get|\./\S+)( |$)")
-# Variables that change what the programs do.
+# Environment variables that change the programs' behaviour.
 FOREIGN = re.compile(
     r"(FUSOR_|OMP_|RANK|WORLD_SIZE|LOCAL_|MASTER_|OMPI_|PMI|SLURM_)")
-# The ls of a terminal.
+# Makes ls print as in a terminal.
 PRELUDE = 'ls() { command ls -C -T 0 -w 100 "$@"; }\n'
-SECONDS = "200"  # that the commands of one block may take
+SECONDS = "200"  # limit for the commands of one block
 
-# The machine of the samples, by the words of `fusor doctor`: instructions and
-# threads, and LLVM's name of the CPU.
+# The machine of the samples, as in `fusor doctor`: instructions and threads,
+# and LLVM's name of the CPU.
 MACHINE = ("AVX2, 2 threads", "znver3")
 
 NUMBER = r"\d+(?:\.\d+)?(?:e[-+]\d+)?"
 # (lines, what varies in them)
 MASKS = [(re.compile(lines), re.compile(varies)) for lines, varies in (
-    # Times, speeds, and shares of times.
+    # Times, speeds and shares of times.
     (r"^compile   ", NUMBER + r"(?= |$)"),
     (r"^ +(forward|training|optimize) +\w+ +\d+ ", r"\d+\.\d\d(?=  no|$)"),
     (r"^trained   ", NUMBER + r"(?= s,| images/s)"),
@@ -79,7 +78,7 @@ MASKS = [(re.compile(lines), re.compile(varies)) for lines, varies in (
     (r"^ranks     ", r"(?<=: 0-1 on )[^;]+|(?<=:)\d+$"),
     (r"/tmp/fusor-failed-pass-", r"(?<=-)\w{6}$"),
 )]
-# What depends on the machine: numbers, its name, and which steps are worst.
+# What depends on the machine: numbers, its name, and which steps are slowest.
 ELSEWHERE = [re.compile(varies) for varies in (
     r"(?<= )(k_\w+|\w+ by \w+:\w+) at .*", r'(?<=checksum":)".*"',
     r"cpu-avx\w+", r"AVX[-\w]*( with bf16)?", "-?" + NUMBER)]
@@ -93,7 +92,7 @@ class Block:
     indent: str = ""
     info: str = ""
     section: int = 0
-    note: str = ""  # the comment before it
+    note: str = ""  # comment before it
 
     @property
     def is_commands(self):
@@ -111,8 +110,8 @@ class Block:
 class Sample:
     document: str
     block: Block
-    commands: list  # None: it is not run
-    problem: str = ""  # why it cannot be run though it should
+    commands: list  # None: not run
+    problem: str = ""  # why the commands cannot run
     prepare: str = ""
 
     @property
@@ -121,7 +120,8 @@ class Sample:
 
 
 def blocks_of(text):
-    """The blocks of a document in Markdown, with the comment before each."""
+    """Returns the blocks of a Markdown document, each with the comment before
+    it."""
     lines = text.splitlines()
     section, note, i = 0, "", 0
     while i < len(lines):
@@ -151,7 +151,7 @@ def blocks_of(text):
 
 
 def split_commands(lines):
-    """The commands of a block: lines with their continuations and here
+    """Splits a block into commands, with continuation lines and here
     documents."""
     commands, end = [], None
     for line in lines:
@@ -168,7 +168,7 @@ def split_commands(lines):
 
 
 def samples_of(document, text):
-    """The samples of a document, in their order."""
+    """Returns the samples of a document in order."""
     commands = None
     for block in blocks_of(text):
         if block.is_commands:
@@ -190,7 +190,7 @@ def samples_of(document, text):
 
 
 class Scratch:
-    """A folder in which the commands of a document run."""
+    """A folder in which a document's commands run."""
 
     def __init__(self, folder, programs):
         self.folder = folder
@@ -208,8 +208,8 @@ class Scratch:
         self.outputs = {}
 
     def output(self, sample):
-        """The lines that the sample's last command prints. Runs it once for
-        all samples of its block."""
+        """Returns the lines that the sample's last command prints. Runs it
+        once for all samples of its block."""
         words = (sample.prepare, *sample.commands)
         if words not in self.outputs:
             if any("DATA" in command.split() for command in sample.commands):
@@ -243,7 +243,7 @@ class Scratch:
 
 
 def segments_of(lines):
-    """What stands between lines `...`."""
+    """Returns the segments between lines `...`."""
     segments = [[]]
     for line in lines:
         if line.strip() == "...":
@@ -254,14 +254,14 @@ def segments_of(lines):
 
 
 class Comparison:
-    """Compares samples with outputs. `exact`: by their numbers, too."""
+    """Compares samples with outputs. `exact` also compares numbers."""
 
     def __init__(self, exact):
         self.exact = exact
 
     def masked(self, line):
-        """The line without what varies: numbers, and widths of columns, which
-        follow from them."""
+        """Returns the line without what varies: numbers, and the column widths
+        that depend on them."""
         for lines, varies in MASKS:
             if lines.search(line):
                 line = varies.sub("#", line)
@@ -271,7 +271,7 @@ class Comparison:
         return re.sub(r"\s+", " ", line).rstrip()
 
     def same(self, sample, line):
-        """Whether a line of a sample shows that line of the output."""
+        """Returns whether a line of a sample matches a line of the output."""
         parts = map(re.escape, self.masked(sample).split("..."))
         return re.fullmatch(".*".join(parts), self.masked(line)) is not None
 
@@ -285,8 +285,8 @@ class Comparison:
                    for a, b in zip(segment, lines))
 
     def find(self, segment, output, at_start, at_end):
-        """(first, end) of the lines of the output that the segment shows, or
-        of those that are most like it."""
+        """Returns (first, end) of the output's lines that match the segment,
+        or of the most similar lines."""
         count = len(segment)
         if at_start and at_end:
             return 0, len(output)
@@ -301,8 +301,8 @@ class Comparison:
         return first, min(first + count, len(output))
 
     def fresh(self, sample, output):
-        """The sample as it should be: segments that are the same but for what
-        varies stay as they are."""
+        """Returns the corrected sample. Keeps segments that differ only in
+        what varies."""
         segments = segments_of(sample)
         elisions = [line for line in sample if line.strip() == "..."]
         lines, place = [], 0
@@ -320,7 +320,8 @@ class Comparison:
         return lines
 
     def elided(self, segment, news):
-        """The new lines; those with `...` within stay if they still hold."""
+        """Returns the new lines. Keeps those with `...` inside if they still
+        match."""
         kept = [line for line in segment if "..." in line]
         return [next((old for old in kept if self.same(old, line)), line)
                 for line in news]
@@ -339,8 +340,8 @@ def is_machine_of_samples(programs):
 
 
 def check_document(document, programs, exact, report):
-    """Calls report(sample, lines) with what each sample should have, or with
-    the AssertionError; returns the text with fresh samples."""
+    """Calls report(sample, lines) with the correct lines of each sample, or
+    with the AssertionError. Returns the text with correct samples."""
     text = (ROOT / document).read_text()
     comparison = Comparison(exact)
     lines = text.splitlines()

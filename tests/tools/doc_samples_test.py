@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The sample outputs in the documents are what their commands print.
+"""The sample outputs in the documents must be what their commands print.
 
     doc_samples_test.py FUSOR
 """

@@ -1,8 +1,6 @@
-"""tools/docs.sh: every document and every public name is on the site, its links
-have targets, and it loads nothing from a network.
-
-Exits with 77, which ctest calls skipped, where pip cannot install MkDocs.
-"""
+"""Tests tools/docs.sh: every document and every public name must be on the
+site, links must have targets, and the site must load nothing from a network.
+Exits with 77 (skipped by ctest) if pip cannot install MkDocs."""
 
 import html
 import pathlib
@@ -28,7 +26,7 @@ def build(*arguments):
 
 
 def attributes(text, tags, names):
-    """Yields the values of attributes of a page's elements."""
+    """Yields the attribute's values in a page's elements."""
     for tag in re.findall(rf"<(?:{tags})\b[^>]*>", text):
         for value in re.findall(rf'\s(?:{names})="([^"]*)"', tag):
             yield html.unescape(value)
@@ -74,7 +72,7 @@ class DocsSiteTest(unittest.TestCase):
                                 "src|href|srcset|data")
             for url in loaded:
                 self.assertNotRegex(url, r"^(\w+:)?//", path)
-            # The theme would fetch a program for these.
+            # The theme would download a program to draw these.
             self.assertNotIn('class="mermaid"', text)
         for path in SITE.rglob("*.css"):
             self.assertNotRegex(path.read_text("utf-8"),

@@ -1,6 +1,6 @@
-"""tools/docs without the site: every public declaration of the C++ interface,
-every public name of the Python package and every part of a manual page is on
-the pages that it writes."""
+"""Tests tools/docs without the site: its pages must contain every public
+declaration of the C++ interface, every public name of the Python package and
+every part of a manual page."""
 
 import ast
 import pathlib

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""--dump-to, fusor compile, dump and opt as a user calls them.
+"""Tests --dump-to, fusor compile, dump and opt from the command line.
 
     dump_cli_test.py FUSOR
 """
@@ -20,7 +20,7 @@ FUSOR = pathlib.Path(sys.argv.pop(1))
 SMALL = ["-a", "resnet20-cifar", "-b", "4", "--num-classes", "10",
          "--kernel-cache", "off"]
 
-# A sum over a constant too long for a dump, and a node that nothing reads.
+# A sum over a constant too long for a dump, and an unused node.
 MODULE = """graph tiny {
   %x = data : f32[20]
   %w = weight : f32[20]
@@ -67,7 +67,7 @@ class CliTest(unittest.TestCase):
         return result
 
     def files(self, folder):
-        """Relative path -> bytes."""
+        """Maps relative paths to bytes."""
         return {p.relative_to(folder).as_posix(): p.read_bytes()
                 for p in sorted(folder.rglob("*")) if p.is_file()}
 
@@ -175,7 +175,7 @@ class DumpTest(CliTest):
                      "*.fuse.after.html", "decisions.html"):
             text = next(folder.glob(f"m0000.*/{name}")).read_text()
             self.assertTrue("models/resnet.cc:" in text, name)
-        # What a module says is what is kept of it.
+        # Lines that a module names are kept.
         self.module.write_text(MODULE.replace('@"second"',
                                               '@"second" "my/net.cc:7"'))
         text = self.run_ok("opt", self.module, "--pass", "fuse")
@@ -283,7 +283,7 @@ class DumpTest(CliTest):
                     self.assertRegex(file.name,
                                      rf"^\d+\.optimize\.fuse\.{end}\.txt$")
                 self.assertEqual("fusor: " + error.read_text(), result.stderr)
-                # The pass can be run again on what it got.
+                # The pass can run again on its input.
                 self.run_ok("opt", before, "--pass", "fuse")
 
 
@@ -304,7 +304,7 @@ class DumpTest(CliTest):
                                  error)
                 self.run_ok("opt", before, "--pass", "fuse")
                 shutil.rmtree(folder)
-        # What the user may not ask for is no failure of a pass.
+        # A usage error is not a failure of a pass.
         result = fusor("compile", *SMALL, "--verify-each", "--fuel",
                        "autodiff=0", TMPDIR=self.folder)
         self.assertEqual(result.returncode, 2, result.stderr)
@@ -326,7 +326,7 @@ class CompileTest(CliTest):
                          ["simplify", "fuse_norm_activation"])
 
     def test_fusion_needs_no_more_memory_where_images_are_small(self):
-        # A Winograd's workspace took more than fusion saved.
+        # A Winograd's workspace once took more memory than fusion saved.
         peak = {}
         for fusion in ("on", "off"):
             file = self.folder / fusion
@@ -414,7 +414,7 @@ class OptTest(CliTest):
                                                 "fuse"))
         self.assertIn("mul(", self.run_ok(*everything, "--only-pass",
                                           "simplify"))
-        # Nothing merged, nothing dropped.
+        # Nothing is merged or dropped.
         text = self.run_ok("opt", self.module, "--pass", "simplify", "--fuel",
                            "simplify=0")
         self.assertEqual(text.count("mul("), 2)

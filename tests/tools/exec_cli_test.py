@@ -1,4 +1,4 @@
-"""`fusor exec` as a user meets it: exec_cli_test.py BIN."""
+"""Tests `fusor exec` from the command line: exec_cli_test.py BIN."""
 
 import pathlib
 import struct
@@ -9,7 +9,7 @@ from safetensors_file import read, write
 
 EXPORTS = pathlib.Path(__file__).parents[1] / "golden/torch_export"
 
-# y = x * w + 1 on two numbers; z is its integer part.
+# y = x * w + 1 on two numbers. z is the integer part of y.
 MODULE = """graph affine {
   %x = data : f32[2]
   %w = weight {init="constant", value=3.0} : f32[2]
@@ -28,7 +28,7 @@ def floats(*values):
 
 class ExecTest(CliTest):
     def exec(self, module, inputs, *flags):
-        """The results of `exec` as lists of numbers."""
+        """Returns the results of `exec` as lists of numbers."""
         source = self.folder / "in.safetensors"
         write(source, inputs)
         out = self.folder / "out.safetensors"
@@ -73,7 +73,7 @@ class ExecTest(CliTest):
                           "--interpret")
         compiled = self.exec(EXPORTS / "windowed.pt2", inputs, "--gradients")
         self.assertEqual(set(exact), set(compiled))
-        # This model has no mode, so its results are those of evaluation.
+        # This model has no modes, so its results are those of evaluation.
         logits = struct.unpack("<15d", golden["logits"][2])
         for value, stored in zip(exact["output0"], logits):
             self.assertAlmostEqual(value, stored, 9)

@@ -1,9 +1,7 @@
-"""Ranks that are killed, frozen or missing: faults_cli_test.py FUSOR [--trials N].
-
-All others end with exit code 75 and a line that names it; the run goes on from
-its checkpoint. With --trials, kills and freezes so many and prints how long the
-others took, in seconds.
-"""
+"""Kills, freezes or omits ranks: faults_cli_test.py FUSOR [--trials N]. All
+others must exit with code 75 and a line that names the rank, and the run must
+resume from its checkpoint. --trials repeats kills and freezes N times and
+prints the seconds until the others have exited."""
 
 import ctypes
 import os
@@ -26,19 +24,20 @@ if "--trials" in sys.argv:
 
 PEER_LOST = 75
 HOST = socket.gethostname()
-# Far more than it takes: tests share the machine.
+# Far longer than needed, since tests share the machine.
 PATIENCE = 100
 ENDLESS = ["--epochs", 100_000, "-p", 1, "--training-only", "--lr", 0.001]
 
 
 def settle(run):
-    """The exit code of a rank, and what it printed to stderr."""
+    """Returns the exit code of a rank and its stderr."""
     _, errors = run.communicate(timeout=PATIENCE)
     return run.returncode, errors
 
 
 def hang(pid):
-    """Stops a child's main thread alone, for good. False: that is not allowed."""
+    """Stops only a child's main thread, permanently. Returns False if that is
+    not permitted."""
     attach, anything = 16, 0x40000000  # PTRACE_ATTACH, __WALL
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.ptrace(attach, pid, 0, 0) != 0:
@@ -49,7 +48,7 @@ def hang(pid):
 
 class FaultsTest(RankCase):
     def start_all(self, ranks, *args):
-        """A run that has begun to train and has saved a checkpoint."""
+        """Starts a run. Waits until it trains and has saved a checkpoint."""
         port = free_port()
         runs = [self.start(rank, ranks, port, *ENDLESS, *args)
                 for rank in range(ranks)]
@@ -60,7 +59,8 @@ class FaultsTest(RankCase):
         self.fail(runs[0].stderr.read())
 
     def lose(self, signal_number, victim, *args, ranks=3):
-        """Seconds until all others have ended; they name the victim."""
+        """Returns the seconds until all others have exited. They must name the
+        victim."""
         runs = self.start_all(ranks, *args)
         sent = time.monotonic()
         runs[victim].send_signal(signal_number)

@@ -1,4 +1,5 @@
-"""Archives of torch.export as a user meets them: import_cli_test.py BIN."""
+"""Tests archives of torch.export from the command line: import_cli_test.py
+BIN."""
 
 import json
 import pathlib
@@ -16,7 +17,7 @@ CONVOLUTIONAL = EXPORTS / "convolutional.pt2"
 
 class ImportTest(CliTest):
     def entries(self, name="convolutional"):
-        """The archive's entries by name, without the folder."""
+        """Returns the archive's entries by name, without the folder."""
         with zipfile.ZipFile(EXPORTS / f"{name}.pt2") as archive:
             return {info.filename.split("/", 1)[1]: archive.read(info)
                     for info in archive.infolist()}
@@ -29,7 +30,7 @@ class ImportTest(CliTest):
         return path
 
     def program(self, change, name="convolutional"):
-        """An archive whose program `change` has edited."""
+        """Writes an archive whose program `change` has edited."""
         entries = self.entries(name)
         program = json.loads(entries["models/model.json"])
         change(program)

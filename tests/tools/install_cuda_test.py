@@ -1,6 +1,6 @@
-"""tools/install_cuda.sh against recorded fakes for pip and nvidia-smi: what is
-installed for which driver, what is not installed twice, and the one line of
-every failure."""
+"""Tests tools/install_cuda.sh with recorded fakes of pip and nvidia-smi: what
+is installed for which driver, what is not installed twice, and the one-line
+message of every failure."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ import unittest
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools/install_cuda.sh"
 
-# pip that makes its --target, or fails as $PIP says.
+# A pip that creates its --target, or fails as $PIP says.
 PYTHON = r"""#!/bin/bash
 echo "$*" >>"$CALLS"
 [[ $PIP != none ]] || { echo "No module named pip"; exit 1; }
@@ -81,7 +81,7 @@ class InstallCudaTest(unittest.TestCase):
         self.assertIn("--no-deps", words)
         self.assertEqual(self.install().stdout, result.stdout)
         self.assertEqual(self.calls.read_text(), "")
-        # Of other pins: once more.
+        # Installs again for other pins.
         (self.prefix / "wheels").write_text("nvidia-cublas==1")
         self.assertEqual(self.install().returncode, 0)
         self.assertIn("install", self.calls.read_text())
@@ -90,7 +90,7 @@ class InstallCudaTest(unittest.TestCase):
         toolkit = self.root / "toolkit"
         (toolkit / "include").mkdir(parents=True)
         (toolkit / "include/nvrtc.h").write_text("")
-        # Without cuDNN it is none.
+        # A toolkit without cuDNN does not count.
         self.assertIn("nvidia", self.install(CUDA_HOME=str(toolkit)).stdout)
         (toolkit / "include/cudnn_graph.h").write_text("")
         result = self.install(CUDA_HOME=str(toolkit))

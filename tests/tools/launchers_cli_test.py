@@ -1,7 +1,5 @@
-"""Programs that start processes start ranks: launchers_cli_test.py FUSOR.
-
-Open MPI's mpirun, which is one of the packages that tools/setup.sh installs.
-"""
+"""Other launchers start ranks: launchers_cli_test.py FUSOR. Uses Open MPI's
+mpirun, which tools/setup.sh installs."""
 
 import json
 import os
@@ -12,7 +10,7 @@ import unittest
 
 from rank_case import FUSOR, SIZE, RankCase, end, environment, free_port
 
-# For root in a container, and for more ranks than the machine has cores.
+# Permits root in a container, and more ranks than the machine has cores.
 MPIRUN = environment(OMPI_ALLOW_RUN_AS_ROOT="1",
                      OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                      OMPI_MCA_rmaps_base_oversubscribe="1")
@@ -46,7 +44,7 @@ class LaunchersTest(RankCase):
                              launched["parameter_hash"])
 
     def two_nodes(self, *args):
-        """Launchers of one rank each, as on two hosts."""
+        """Starts launchers of one rank each, as on two hosts."""
         port = free_port()
         nodes = [self.launch(
             "--nnodes", 2, "--node-rank", node, "--nproc-per-node", 1,

@@ -1,4 +1,4 @@
-"""Which libraries the loader finds for a packed program or library."""
+"""Lists the libraries that the loader finds for a packed program or library."""
 
 import pathlib
 import re
@@ -9,7 +9,8 @@ GLIBC = re.compile(r"(ld-linux-x86-64|libc|libm|libdl|libpthread|librt)\.so")
 
 
 def assert_links_within(test, files, folder):
-    """Every library that FILES link to, except glibc, is in FOLDER."""
+    """Checks that every library that FILES link to, except glibc, is in
+    FOLDER."""
     test.assertGreater(len(files), 10)
     for file in files:
         result = subprocess.run([LOADER, "--list", file], env={},

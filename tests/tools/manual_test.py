@@ -1,7 +1,5 @@
-"""Manual pages and shell completions, which make_manual writes from the flags:
-
-    manual_test.py FUSOR
-"""
+"""Tests manual pages and shell completions, which make_manual writes from the
+flags: manual_test.py FUSOR."""
 
 import os
 import pathlib
@@ -17,7 +15,7 @@ import unittest
 BIN = pathlib.Path(sys.argv.pop(1)).resolve().parent
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# A line, and the words that each shell must offer after it.
+# A line and the words that each shell must offer after it.
 COMPLETIONS = [
     ("fusor tr", {"train"}),
     ("fusor train --fus", {"--fusion", "--fusion-rounding"}),
@@ -46,7 +44,7 @@ class ManualTest(unittest.TestCase):
         assert done.returncode == 0, done.stderr
 
     def page(self, name):
-        """The page as a terminal shows it, without hyphenation."""
+        """Returns the page as on a terminal, without hyphenation."""
         source = (self.folder / "man1" / f"{name}.1").read_text()
         done = run("groff", "-man", "-Tutf8", "-ww", "-P-cbou", "-rHY=0",
                    "-rLL=200n", self.folder / "man1" / f"{name}.1")
@@ -111,7 +109,7 @@ class ManualTest(unittest.TestCase):
             self.complete_in_zsh(line, expected)
 
     def complete_in_zsh(self, line, expected):
-        """Two tabs after the line: all that is offered must appear."""
+        """Presses Tab twice after the line. All offered words must appear."""
         pid, terminal = pty.fork()
         if pid == 0:
             os.environ.update(TERM="dumb", HOME=str(self.folder))

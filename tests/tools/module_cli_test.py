@@ -1,4 +1,4 @@
-"""Models in files, in every command that takes a model:
+"""Tests models in files with every command that takes a model:
 module_cli_test.py FUSOR."""
 
 import json
@@ -16,7 +16,7 @@ USAGE, GRAPH = 2, 3
 
 SIZE = ("-a", "resnet20-cifar", "-b", "4", "--num-classes", "5")
 
-# Neither images nor labels.
+# A module without images and labels.
 PLAIN = """graph plain {
   %x = data : f32[64,32]
   %w = weight {init="normal", std=0.2} : f32[128,32]
@@ -83,7 +83,7 @@ class ModuleTest(unittest.TestCase):
                   "-o", step)
         ran = json.loads(self.call("run", step, *run, "--json", "-"))
         self.assertEqual(ran["losses"], own["losses"])
-        # Another module evaluates its weights.
+        # Another module evaluates the weights.
         weights = ("--weights", work / "model.safetensors")
         evaluation = ("eval", self.images, "--val-transform", "exact")
         reports = [self.json_of(*evaluation, *weights, *model) for model in (

@@ -1,4 +1,4 @@
-"""A data set of small images, for tests of the command line."""
+"""Makes a data set of small images for command-line tests."""
 
 import random
 import struct
@@ -6,7 +6,7 @@ import zlib
 
 
 def png(generator):
-    """32 x 32 pixels of noise."""
+    """Returns a PNG of 32 x 32 pixels of noise."""
     def chunk(kind, body):
         return (struct.pack(">I", len(body)) + kind + body
                 + struct.pack(">I", zlib.crc32(kind + body)))
@@ -17,7 +17,7 @@ def png(generator):
 
 
 def make_images(folder, train=4, val=2):
-    """Five classes of so many images to train on and to evaluate."""
+    """Makes five classes with so many images for training and evaluation."""
     generator = random.Random(1)
     for split, count in ("train", train), ("val", val):
         for name in "abcde":

@@ -1,4 +1,4 @@
-"""Models in ONNX's format as a user meets them: onnx_cli_test.py BIN."""
+"""Tests models in ONNX's format from the command line: onnx_cli_test.py BIN."""
 
 import struct
 import unittest
@@ -42,7 +42,7 @@ class OnnxTrainingTest(OnnxCase):
         weights = struct.unpack("<108f", tensors["stem.weight"][2])
         for i, weight in enumerate(weights):
             self.assertAlmostEqual(weight, (i % 7 - 3) / 16, 20)
-        # The statistics of the batches were taken in.
+        # The batches' statistics were included.
         self.assertNotEqual(tensors["norm.running_mean"][2], bytes(16))
 
     def test_a_new_head_is_drawn_and_named(self):
@@ -103,7 +103,7 @@ class OnnxTrainingTest(OnnxCase):
 
 class OnnxExecTest(OnnxCase):
     def exec(self, data, inputs, *flags):
-        """The results of `exec` as lists of numbers."""
+        """Returns the results of `exec` as lists of numbers."""
         source = self.folder / "in.safetensors"
         write(source, inputs)
         out = self.folder / "out.safetensors"
@@ -141,7 +141,7 @@ class OnnxExecTest(OnnxCase):
         self.assertEqual(self.exec(data, inputs)["z"], [4, 6])
 
     def test_tensors_without_elements_may_make_up_shapes(self):
-        # The dimensions before the first: none.
+        # There are no dimensions before the first.
         data = model([node("Shape", ["x"], ["none"], end=0),
                       node("Concat", ["none", "one"], ["shape"], axis=0),
                       node("Reshape", ["x", "shape"], ["y"])],
@@ -211,7 +211,7 @@ class OnnxExecTest(OnnxCase):
             [value("x", [2])], [value("y", [2])], [floats("w", [2], [1, 3])],
             functions=[twice, outer])
         results = self.exec(data, {"x": self.floats(-4, 1)}, "--gradients")
-        # 2 leaky(w 2 leaky(x, 0.5), 0.25); w is a weight.
+        # 2 leaky(w 2 leaky(x, 0.5), 0.25) with the weight w.
         self.assertEqual(results["y"], [-2, 12])
         self.assertEqual(results["grad/w"], [-2, 4])
 

@@ -1,7 +1,5 @@
-"""Writes models in ONNX's format, without ONNX's package.
-
-Messages are the fields of onnx.proto by number, as bytes.
-"""
+"""Writes models in ONNX's format without ONNX's package. Messages consist of
+onnx.proto's fields by number, as bytes."""
 
 import struct
 
@@ -19,7 +17,7 @@ def varint(value):
 
 
 def field(number, value):
-    """A field: an int, a float, or text, bytes or a message."""
+    """Encodes a field: an int, a float, or text, bytes or a message."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     if isinstance(value, float):
@@ -34,7 +32,8 @@ def fields(number, values):
 
 
 def tensor(name, dtype, dims, raw=None, floats=(), ints=(), external=None):
-    """A TensorProto with raw bytes, typed values or a file's entries."""
+    """Returns a TensorProto with raw bytes, typed values or a file's
+    entries."""
     message = fields(1, dims) + field(2, dtype) + field(8, name)
     message += fields(4, map(float, floats)) + fields(7, ints)
     if raw is not None:
@@ -54,7 +53,7 @@ def integers(name, values):
 
 
 def value(name, dims, dtype=FLOAT):
-    """A ValueInfoProto; an extent is a number or a name."""
+    """Returns a ValueInfoProto. An extent is a number or a name."""
     shape = b"".join(field(1, field(2 if isinstance(dim, str) else 1, dim))
                      for dim in dims)
     return field(1, name) + field(2, field(1, field(1, dtype)
@@ -81,7 +80,8 @@ def node(op, inputs, outputs, name="", domain="", **attributes):
 
 
 def reference(name, to):
-    """An attribute of a function's node: the call's attribute `to`."""
+    """Returns an attribute of a function's node that refers to the call's
+    attribute `to`."""
     return field(1, name) + field(20, 1) + field(21, to)
 
 
@@ -99,8 +99,9 @@ def model(nodes, inputs, outputs, tensors=(), opset=18, functions=()):
 
 
 def classifier(classes=5, batch="N", extra=(), softmax=False, opset=18):
-    """Images of 16 x 16 pixels, a convolution with batch normalisation and
-    dropout in training mode, and a last layer; `extra` nodes map h to h2."""
+    """Returns a classifier of images of 16 x 16 pixels: a convolution with
+    batch normalisation and dropout in training mode, and a last layer. `extra`
+    nodes map h to h2."""
     weights = [floats("stem.weight", [4, 3, 3, 3],
                       [(i % 7 - 3) / 16 for i in range(108)]),
                floats("norm.weight", [4], [1] * 4),

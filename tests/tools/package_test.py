@@ -1,5 +1,5 @@
-"""The installed C++ package: what CMake and pkg-config find, what the library
-exports, and that the prefix may be moved."""
+"""Tests the installed C++ package: what CMake and pkg-config find, what the
+library exports, and that the prefix can be moved."""
 
 import os
 import pathlib

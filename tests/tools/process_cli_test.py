@@ -1,9 +1,5 @@
-"""The programs as processes: signals, terminals and memory.
-
-    process_cli_test.py FOLDER
-
-with fusor and rn50 in FOLDER.
-"""
+"""Tests the programs as processes: signals, terminals and memory.
+process_cli_test.py FOLDER with fusor and rn50 in FOLDER."""
 
 import contextlib
 import fcntl
@@ -34,7 +30,7 @@ class SignalsTest(CliTest):
         self.fail(process.communicate()[1])
 
     def interrupted(self, number):
-        """A run that is told to stop once its first step is done."""
+        """Returns a run that is told to stop after its first step."""
         out = self.folder / "out"
         # The tests themselves may run under nohup.
         process = self.start(
@@ -42,7 +38,7 @@ class SignalsTest(CliTest):
             "--workspace", out, "--json", out / "a.json",
             preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))
         self.read_until(process, "iteration")
-        # Twice, as timeout(1) does.
+        # Sends it twice, as timeout(1) does.
         process.send_signal(number)
         process.send_signal(number)
         process.communicate(timeout=100)
@@ -62,7 +58,8 @@ class SignalsTest(CliTest):
             shutil.rmtree(self.folder / "out")
 
     def test_ranks_that_a_terminal_stops_save(self):
-        """Ctrl-C reaches the launcher and its ranks, and it hands it on."""
+        """Ctrl-C reaches the launcher and its ranks, and the launcher forwards
+        it."""
         out = self.folder / "out"
         process = self.start(
             "launch", "--nproc-per-node", "2", "--", *TINY, "--iterations",
@@ -135,7 +132,7 @@ class SignalsTest(CliTest):
             "224", "-b", "64", "--threads", "1", "--workspace", self.folder,
             "--print-freq", "1")
         self.read_until(process, "iteration")
-        time.sleep(0.2)  # into the next step
+        time.sleep(0.2)  # during the next step
         # The system repeats XCPU until the process ends.
         for number in signal.SIGXCPU, signal.SIGXCPU, signal.SIGPIPE:
             process.send_signal(number)
@@ -151,8 +148,8 @@ class SignalsTest(CliTest):
 class TerminalTest(CliTest):
 
     def on_terminal(self, columns, *args, typed=None, code=0, after=b""):
-        """What the command draws on a terminal that it controls; `typed` is
-        typed once `after` was drawn."""
+        """Returns what the command prints on its own terminal. Types `typed`
+        once `after` has appeared."""
         def take_terminal():
             os.setsid()
             fcntl.ioctl(2, termios.TIOCSCTTY, 0)
@@ -165,7 +162,7 @@ class TerminalTest(CliTest):
         self.addCleanup(process.kill)
         os.close(follower)
         drawn = b""
-        # What was written comes in parts, and then an error.
+        # Output arrives in parts, followed by an error.
         with contextlib.suppress(OSError):
             while part := os.read(leader, 1 << 16):
                 drawn += part
@@ -209,8 +206,8 @@ class TerminalTest(CliTest):
                          if re.match(r"saved     .*model.safetensors$", line)])
 
     def expect_clean(self, drawn, columns):
-        """Status lines fit into a line, and none is left or joined by text.
-        Returns the lines that a user sees in the end."""
+        """Checks that status lines fit into a line, and that none is left over
+        or joined with text. Returns the lines that a user finally sees."""
         shown = re.findall(r"\r([^\r\n]+)\x1b\[K", drawn)
         self.assertTrue(shown)
         for line in shown:
@@ -233,9 +230,9 @@ class TerminalTest(CliTest):
 
 
 AVX512 = "avx512" in pathlib.Path("/proc/cpuinfo").read_text()
-# Allowed difference, as a share of the predicted memory. It is larger without
-# AVX-512: there the interpreter runs bf16 and oneDNN multiplies matrices, and both
-# allocate memory that is not planned.
+# Permitted difference relative to the predicted memory. It is larger without
+# AVX-512: there the interpreter runs bf16 and oneDNN multiplies matrices, and
+# both allocate unplanned memory.
 PEAK_TOLERANCE = 0.03 if AVX512 else 0.08
 
 
@@ -251,7 +248,8 @@ class MemoryTest(CliTest):
         return usage.ru_maxrss << 10
 
     def test_the_largest_batch_needs_what_was_predicted(self):
-        """Of the run's whole life, start-up and runtime included."""
+        """Measures the whole life of the run, including start-up and
+        runtime."""
         amp = ["--amp"] if AVX512 else []
         for memory, *model in (("250", "-a", "resnet20-cifar"),
                                ("420", "-a", "resnet18", "--image-size", "32",
@@ -265,7 +263,8 @@ class MemoryTest(CliTest):
                                    msg=f"{model} {found}")
 
     def test_saving_and_loading_need_what_was_predicted(self):
-        """A run that saves has one copy of its state, one that loads none."""
+        """A run that saves has one copy of its state, a run that loads has
+        none."""
         model = ("-a", "resnet18", "--image-size", "32", "-b", "2",
                  "--num-classes", "32768")
         weights_and_momentum = 2 * 4 * (11176512 + 32768 * 513)
@@ -305,7 +304,8 @@ class MemoryTest(CliTest):
         self.assertLess(found["evaluates"], found["plain"])
 
     def test_too_little_address_space_is_one_line(self):
-        """Whatever is rejected: a library, a thread, a pass, an arena."""
+        """Whatever fails to be allocated: a library, a thread, a pass, an
+        arena."""
         done = 0
         for mib in range(80, 600, 8):
             with self.subTest(mib=mib):
@@ -335,7 +335,8 @@ class MemoryTest(CliTest):
                         "--iterations", "2", **enter)
 
     def control_group(self, limit):
-        """A group below this process' own, if it may make one."""
+        """Returns a control group below this process's own, if it may create
+        one."""
         for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
             number, controllers, path = line.split(":", 2)
             top, name = {"0": ("/sys/fs/cgroup", "memory.max")}.get(

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Program files as a user meets them: program_file_cli_test.py FUSOR."""
+"""Tests program files from the command line: program_file_cli_test.py FUSOR."""
 
 import json
 import os
@@ -15,7 +15,7 @@ FUSOR = sys.argv.pop(1)
 USAGE, GRAPH, DEVICE = 2, 3, 6
 
 MODEL = ("-a", "resnet20-cifar", "-b", "4", "--threads", "1")
-# What must be alike however a step came to be.
+# These must be equal however a step was made.
 BITS = ("losses", "loss_hash", "state_hash", "parameter_hash")
 
 
@@ -77,7 +77,7 @@ class ProgramFileTest(unittest.TestCase):
             self.assertEqual(ran[key], trained[key], key)
         self.assertEqual(set(ran["compile_seconds"]),
                          {"load", "generate code", "total"})
-        # The machine code is that of this user's cache.
+        # Machine code comes from this user's cache.
         self.assertEqual(ran["kernel_cache"]["misses"], 0)
 
     def test_takes_flags_of_the_run_alone(self):

@@ -1,5 +1,5 @@
-"""tools/quickstart.sh against fakes for set-up and the programs: what is
-trained on, with which options."""
+"""Tests tools/quickstart.sh with fakes of the set-up and the programs: the
+data and options that it trains with."""
 
 import os
 import pathlib
@@ -25,7 +25,7 @@ class QuickstartTest(unittest.TestCase):
         self.fake("build/bin/fusor", f"mkdir -p {self.samples}\n")
         self.fake("build/bin/rn50", "")
         (self.root / "bin").mkdir()
-        self.fake("bin/nvidia-smi", "exit 9")  # what it says without a GPU
+        self.fake("bin/nvidia-smi", "exit 9")  # its exit code without a GPU
 
     def fake(self, path, body):
         file = self.root / path

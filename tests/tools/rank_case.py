@@ -1,7 +1,5 @@
-"""What tests of fusor train on several ranks have in common.
-
-The first argument of a program that imports this is the fusor to test.
-"""
+"""Shared by tests of fusor train on several ranks. The first argument of a
+program that imports this is the fusor to test."""
 
 import json
 import os
@@ -23,7 +21,7 @@ LAUNCHER_VARIABLES = re.compile(
 
 
 def environment(**more):
-    """This process's, without what a launcher may have put there."""
+    """Returns this process's environment without a launcher's variables."""
     kept = {name: value for name, value in os.environ.items()
             if not LAUNCHER_VARIABLES.match(name)}
     return {**kept, **more}
@@ -52,7 +50,7 @@ class RankCase(unittest.TestCase):
         noise_images.make_images(cls.data, train=16, val=3)
 
     def train(self, ranks, *args, name="run"):
-        """The JSON of a run, and its text."""
+        """Runs a training. Returns its JSON and its text."""
         out = self.root / f"{name}.json"
         command = ["train", self.data, *SIZE, "--json", out, *args]
         if ranks > 1:
@@ -62,7 +60,7 @@ class RankCase(unittest.TestCase):
         return json.loads(out.read_text()), done.stdout
 
     def start(self, rank, world, port, *args, data=None):
-        """One rank of several, as a process that runs on."""
+        """Starts one rank of several as a process."""
         run = subprocess.Popen(
             [FUSOR, "train", data or self.data, *map(str, [*SIZE, *args])],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -1,4 +1,4 @@
-"""Calls fusor train on several ranks of this machine.
+"""Tests fusor train on several ranks of this machine.
 
     ranks_cli_test.py FUSOR
 """
@@ -19,7 +19,7 @@ from rank_case import FUSOR, SIZE, RankCase, environment, free_port, fusor
 
 
 def weights(folder):
-    """The tensors of a run's model.safetensors, by name."""
+    """Returns the tensors of a run's model.safetensors by name."""
     data = (folder / "model.safetensors").read_bytes()
     size, = struct.unpack("<Q", data[:8])
     header = json.loads(data[8:8 + size])
@@ -35,7 +35,7 @@ def weights(folder):
 
 
 def distance(a, b, wanted):
-    """|a - b| / |a|, Euclidean, over the tensors that are wanted."""
+    """Returns |a - b| / |a|, Euclidean, over the named tensors."""
     names = [name for name in a if wanted(name)]
     assert names and a.keys() == b.keys()
     apart = sum((x - y) ** 2 for n in names for x, y in zip(a[n], b[n]))
@@ -77,7 +77,7 @@ class RanksTest(RankCase):
         self.assertGreater(buckets["counters"]["gradient_buckets"], 4)
 
     def test_threads_spin_briefly_and_not_at_all_on_shared_cores(self):
-        # What libgomp says as it is loaded, unless it is told how to wait.
+        # libgomp prints this when it is loaded, unless it is told how to wait.
         def spins(ranks, threads, **variables):
             kept = environment(OMP_DISPLAY_ENV="verbose")
             for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
@@ -102,7 +102,7 @@ class RanksTest(RankCase):
         self.assertEqual(spins(1, 2, GOMP_SPINCOUNT="77"), {77})
 
     def step(self, ranks, *args):
-        """What one step over 16 images leaves, and its loss."""
+        """Returns the state after one step over 16 images, and its loss."""
         work = self.root / "step"
         out = self.root / "step.json"
         done = fusor(
@@ -115,7 +115,7 @@ class RanksTest(RankCase):
         return tensors, json.loads(out.read_text())["loss"]
 
     def assert_near(self, expected, actual, statistics, parameters):
-        """State and loss of two steps."""
+        """Compares state and loss of two steps."""
         one, loss = expected
         other, its = actual
         self.assertLess(abs(its / loss - 1), statistics)
@@ -132,7 +132,7 @@ class RanksTest(RankCase):
         self.assertGreater(distance(one[0], apart, is_trained), 2e-4)
 
     def test_so_is_that_of_mixed_precision(self):
-        # A bf16 has 8 bits; what the step changes is 2e-3 of the weights.
+        # bf16 has 8 bits, and the step changes weights by 2e-3.
         self.assert_near(self.step(1, "--amp"),
                          self.step(4, "--amp", "--sync-bn"), 1e-2, 1e-3)
 
@@ -164,8 +164,8 @@ class RanksTest(RankCase):
             self.assertEqual(len(parts[0]["evaluations"]), 1)
             for key in ("losses", "state_hash"):
                 self.assertEqual(parts[0][key], whole[0][key], key)
-            # Parts are evaluated by copies in 16 bit, wholes are cast; where
-            # the CPU computes in f32 the cast is left out.
+            # Shards are evaluated with 16-bit copies, whole parameters are
+            # cast. If the CPU computes in f32, the cast is omitted.
             self.assertAlmostEqual(parts[0]["evaluations"][0]["loss"],
                                    whole[0]["evaluations"][0]["loss"],
                                    delta=0.01 if more else 0)
@@ -189,7 +189,7 @@ class RanksTest(RankCase):
             self.assertEqual(len(hashes), 1)
 
     def test_a_sharded_optimizer_skips_steps_that_overflow(self):
-        # The first scale overflows, those after it do not.
+        # The first scale overflows, later ones do not.
         args = ["--iterations", 5, "--training-only", "--lr", 0.01,
                 "--deterministic", "--dynamic-loss-scale", "--ema-decay", 0.9,
                 "--max-loss-scale", 1e10, "--initial-loss-scale", 1e10,
@@ -205,7 +205,7 @@ class RanksTest(RankCase):
                 self.assertEqual(parts[key], whole[key], key)
 
     def test_a_sharded_optimizer_adds_norms_up_over_ranks(self):
-        # In another order than one rank would, so not bit for bit.
+        # One rank adds in another order, so results are not bit-identical.
         for ranks, args in ((2, ["--optimizer", "lars"]),
                             (2, ["--optimizer", "lamb"]),
                             (4, ["--clip-grad-norm", 0.1]),
@@ -222,14 +222,14 @@ class RanksTest(RankCase):
                 self.assertAlmostEqual(one, other, delta=1e-3 * one)
 
     def test_gradients_are_sent_in_the_communication_dtype(self):
-        # Sums of two have no order.
+        # A sum over two ranks has only one order.
         args = ["--iterations", 2, "--training-only", "--lr", 0.01, "--amp"]
         hashes = {}
         for wire in ("auto", "fp32", "fp16", "bf16"):
             report, text = self.train(2, *args, "--wire-dtype", wire)
             self.assertIn("parameters are identical on all 2", text)
             hashes[wire] = report["parameter_hash"]
-        # A CPU's mixed precision is that of bf16.
+        # On a CPU, mixed precision means bf16.
         self.assertEqual(hashes["auto"], hashes["bf16"])
         self.assertEqual(len(set(hashes.values())), 3)
 
@@ -249,11 +249,11 @@ class RanksTest(RankCase):
             files.append(weights(work))
             evaluation = report["evaluations"][-1]
         one, two = files
-        # Both began with the same batch, and rank 1 had another.
+        # Both started with the same batch, then rank 1 had another.
         for name in filter(is_running, one):
             self.assertEqual(one[name], two[name], name)
         self.assertGreater(distance(one, two, is_trained), 1e-5)
-        # Every rank evaluated its images with them.
+        # Every rank has evaluated its images with these weights.
         out = self.root / "eval.json"
         done = fusor("eval", self.data, *SIZE, "--weights",
                      work / "model.safetensors", "--json", out)
@@ -298,7 +298,7 @@ class RanksTest(RankCase):
             self.assertEqual({b["op"] for b in buckets}, {"all_reduce"})
             self.assertEqual(len(buckets),
                              report["counters"]["gradient_buckets"])
-            # One after the other, within the step.
+            # Collectives end one after another within the step.
             ended = 0
             for bucket in buckets:
                 self.assertLessEqual(bucket["ready_ms"], bucket["start_ms"])
@@ -350,14 +350,15 @@ class RanksTest(RankCase):
             if line["type"] == "step":
                 self.assertAlmostEqual(
                     line["images_per_second"] * line["seconds"], 2 * 4)
-        # Each line once, and whole.
+        # Every line appears once, complete.
         logged = [json.loads(line.removeprefix("DLLL "))
                   for line in raport.read_text().splitlines()]
         steps = [line for line in logged if line["type"] == "LOG"
                  and line["step"] not in ("PARAMETER", [])]
         self.assertEqual(len(steps), 6)
         for line in steps:
-            # As NVIDIA has it: the ranks' images by the time of an iteration.
+            # As in NVIDIA's script: the images of all ranks per iteration
+            # time.
             data = line["data"]
             self.assertAlmostEqual(
                 data["train.total_ips"]

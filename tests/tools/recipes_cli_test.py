@@ -1,4 +1,4 @@
-"""Every command of RECIPES.md, scaled down: recipes_cli_test.py FUSOR."""
+"""Runs every command of RECIPES.md, scaled down: recipes_cli_test.py FUSOR."""
 
 import pathlib
 import re
@@ -11,7 +11,7 @@ import unittest
 FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "tools/fusor/RECIPES.md"
 
-# What makes a run small; of those that are given already, in their place.
+# Flags that make a run small. They replace flags that are given already.
 SMALL = {"-b": "4", "--image-size": "64", "--prof": "2"}
 
 
@@ -28,7 +28,7 @@ def small(words, samples):
             words[words.index(flag) + 1] = value
         else:
             words += [flag, value]
-    if "vgg16" in words:  # checkpoints of gigabytes
+    if "vgg16" in words:  # its checkpoints have gigabytes
         words.append("--no-checkpoints")
     return words
 

@@ -1,8 +1,6 @@
-"""Saving and resuming a training run: resume_cli_test.py FUSOR [--kills N].
-
-A run that is stopped at any moment and resumed ends with the same bits as one
-that is not: every loss and all of the state.
-"""
+"""Tests saving and resuming: resume_cli_test.py FUSOR [--kills N]. A run that
+is stopped at any moment and resumed must be bit-identical to an uninterrupted
+run: every loss and all state."""
 
 import json
 import os
@@ -30,8 +28,8 @@ if "--kills" in sys.argv:
 USAGE, DATA, CHECKPOINT = 2, 4, 5
 STEPS = 30
 
-# Files, five batches an epoch, augmentation; some milliseconds a step. The
-# number of threads is fixed: the bits may depend on it.
+# Image files, five batches per epoch, augmentation, a few milliseconds per
+# step. The number of threads is fixed, since the bits may depend on it.
 RUN = ("--arch", "resnet20-cifar", "-b", "4", "--num-classes", "10",
        "--threads", "1", "--epochs", str(STEPS // 5), "--print-freq", "1")
 
@@ -53,7 +51,7 @@ class ResumeTest(unittest.TestCase):
                                FUSOR_CACHE_DIR=str(cls.shared / "cache"))
         cls.samples = cls.shared / "samples"
         make_images(cls.samples)
-        # One run from the beginning to the end, and its last checkpoint.
+        # An uninterrupted run and its last checkpoint.
         cls.whole = cls.shared / "whole"
         cls.whole_report = cls.train_to_end(cls.whole)
 
@@ -93,7 +91,7 @@ class ResumeTest(unittest.TestCase):
             self.assertIn(word, result.stderr)
 
     def run_until(self, word, number, *args):
-        """A run that gets a signal once it has printed the word."""
+        """Starts a run that gets a signal once it has printed the word."""
         process = subprocess.Popen(
             self.command(self.workspace, *args), env=self.environment,
             text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -119,7 +117,7 @@ class ResumeTest(unittest.TestCase):
             self.assertIn("saved     ", stdout)
         report = self.train_to_end(self.workspace, "--resume", "auto")
         self.expect_same_end(report)
-        # The evaluation at the end is that of the run that was not stopped.
+        # The final evaluation equals that of the uninterrupted run.
         self.assertEqual(report["evaluations"][-1],
                          self.whole_report["evaluations"][-1])
 
@@ -150,7 +148,7 @@ class ResumeTest(unittest.TestCase):
             done = [int(n) for n in re.findall(r"iteration +(\d+)/", stdout)]
             kept = [int(p.name[5:13]) for p in self.checkpoints()]
             if done:
-                # At most one interval is lost, and the save under way.
+                # At most one interval and the unfinished save are lost.
                 self.assertGreaterEqual(max(kept, default=0), done[-1] - 4)
             if code == 0:
                 self.expect_finished_equal()
@@ -277,7 +275,7 @@ class ResumeTest(unittest.TestCase):
         shutil.rmtree(self.checkpoints()[-1])
         before = self.checkpoints()
 
-        def limit():  # fails writes as a full disk does
+        def limit():  # makes writes fail as on a full disk
             resource.setrlimit(resource.RLIMIT_FSIZE, (50000, 50000))
 
         self.fails(CHECKPOINT, ["cannot write", "File too large"],

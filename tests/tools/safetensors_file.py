@@ -5,8 +5,8 @@ import struct
 
 
 def read(path):
-    """The tensors of a safetensors file, (type, shape, bytes) by name, and its
-    metadata."""
+    """Returns the tensors of a safetensors file, (type, shape, bytes) by name,
+    and its metadata."""
     data = path.read_bytes()
     size, = struct.unpack("<Q", data[:8])
     header = json.loads(data[8:8 + size])
@@ -17,7 +17,8 @@ def read(path):
 
 
 def write(path, tensors, metadata=None):
-    """The same back, without a checksum unless the metadata has one."""
+    """Writes a file from such tensors and metadata, without a checksum unless
+    the metadata has one."""
     header = {} if metadata is None else {"__metadata__": metadata}
     offset = 0
     for name, (dtype, shape, data) in tensors.items():

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""fusor bench --sweep, fusor report and fusor scale as a user calls them.
+"""Tests fusor bench --sweep, fusor report and fusor scale from the command
+line.
 
     scaling_cli_test.py FUSOR
 """
@@ -39,7 +40,7 @@ class SweepTest(CliTest):
                      "--warmup", "2", "--iterations", "3", *args)
 
     def report(self, *args):
-        """Of the steps that the sweep measured."""
+        """Reports the steps that the sweep has measured."""
         return fusor("report", self.folder / "logs", *args)
 
     def test_a_grid_is_measured_kept_and_reported(self):
@@ -78,7 +79,7 @@ class SweepTest(CliTest):
         self.assertRegex(
             result.stderr, r"speedup of fused over unfused\n.*\n "
             rf" *resnet20-cifar +2 +fp32  1n1g .*\n +resnet20-cifar +4 +fp32  1n1g +{gain:.2f}\n")
-        # Speed over batch sizes: two lines of two points each.
+        # Speed over batch size: two lines of two points each.
         picture = svg.read_text()
         for word in (">images/s<", ">images per step and rank<", ">2<", ">4<",
                      ">resnet20-cifar, fp32<", ">resnet20-cifar, fp32-unfused<",
@@ -100,7 +101,7 @@ class SweepTest(CliTest):
         result = self.report("--json", "-", "--svg", svg)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn(">speedup over 1n1g<", svg.read_text())
-        # There is no quarter of a rank.
+        # Axis ticks are whole numbers of ranks.
         ticks = re.findall(r'text-anchor="middle"[^>]*>([\d.]+)<',
                            svg.read_text())
         self.assertEqual(ticks, ["0", "1", "2", "3"])
@@ -123,7 +124,7 @@ class SweepTest(CliTest):
         report = json.loads(result.stdout)
         self.assertEqual(report["ranks"], 2)
         self.assertGreater(report["counters"]["gradient_buckets"], 0)
-        # Of both ranks' images.
+        # Includes both ranks' images.
         self.assertAlmostEqual(report["images_per_second"],
                                8e3 / report["step_ms"]["median"], 3)
         result = fusor("launch", "--nproc-per-node", "2", "--", "bench", *SMALL,
@@ -208,8 +209,8 @@ class ScaleTest(CliTest):
         self.assertIn("sharded optimizer", result.stdout)
         self.assertLessEqual(max(map(len, result.stdout.splitlines())), 130)
         data = json.loads(out.read_text())
-        # Two shortcuts share the gradient of a shift with what they are
-        # added to.
+        # Two shortcuts share the gradient of a shift with the branch that they
+        # are added to.
         self.assertEqual(data["one_rank"]["gradient_elements"],
                          sum_of_parameters() - 32 - 64)
         self.assertLess(data["speedup"], 32)

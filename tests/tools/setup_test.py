@@ -1,5 +1,5 @@
-"""tools/setup.sh against recorded fakes for the package manager and
-CMake: what is called, what is not called twice, what a failure says."""
+"""Tests tools/setup.sh with recorded fakes of the package manager and CMake:
+what it calls, what it does not call twice, and its messages on failure."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# Answers as dpkg-query would for all packages asked for but those in $ABSENT.
+# Answers like dpkg-query for all requested packages except those in $ABSENT.
 DPKG_QUERY = r"""
 for name in "${@:4}"; do
   [[ " $ABSENT " == *" $name "* ]] || echo "installed $name"
@@ -23,7 +23,8 @@ if [[ $1 == --build ]]; then echo "ninja: no work to do."; fi
 """
 
 
-# Creates a folder for `python3 -m venv FOLDER`, with a python that is recorded.
+# Creates the folder of `python3 -m venv FOLDER` with a python that records its
+# calls.
 PYTHON = r"""
 mkdir -p "$3/bin"
 printf '#!/bin/bash\necho "pip $*" >>"$CALLS"\n' >"$3/bin/python"
@@ -47,7 +48,8 @@ class SetupTest(unittest.TestCase):
         self.fake("python3", PYTHON)
 
     def fake(self, name, body):
-        """Puts a program in the path that records its call, then does body."""
+        """Puts a program on the path that records its calls and then runs
+        `body`."""
         file = self.root / "bin" / name
         file.write_text(f'#!/bin/bash\necho "{name} $*" >>"$CALLS"\n{body}')
         file.chmod(0o755)
@@ -107,7 +109,7 @@ class SetupTest(unittest.TestCase):
                 len(self.called("python3", "venv", f"{self.root}/build/venv")),
                 calls)
             self.assertEqual(len(self.called("pip", "install", "-q")), calls)
-            # build/ was configured for the programs alone. The Python package
+            # build/ was configured only for the programs. The Python package
             # needs it configured again.
             self.assertEqual(len(self.called("cmake", "--preset")), calls)
 

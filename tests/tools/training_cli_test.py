@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How training is scaled, accumulated, clipped and averaged, as a user asks
-for it.
+"""Tests loss scaling, accumulation, clipping and averaging from the command
+line.
 
     training_cli_test.py FUSOR
 """
@@ -150,7 +150,7 @@ class TrainingTest(unittest.TestCase):
                                       "--iterations", "2")[0]["loss"]
                   for loss in ("cross-entropy", "bce", "mse")}
         self.assertEqual(len(set(losses.values())), 3)
-        # The others are means over the classes.
+        # The other losses are means over the classes.
         self.assertEqual(max(losses, key=losses.get), "cross-entropy")
 
     def test_everything_together_trains(self):

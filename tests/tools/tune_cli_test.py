@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measured choices as a user meets them: tune_cli_test.py FUSOR."""
+"""Tests autotune results from the command line: tune_cli_test.py FUSOR."""
 
 import json
 import os

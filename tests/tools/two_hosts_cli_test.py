@@ -1,7 +1,6 @@
-"""Two ranks on two hosts, each a network namespace: two_hosts_cli_test.py FUSOR.
-
-Exits with 77, which ctest calls skipped, where there can be no namespaces.
-"""
+"""Tests two ranks on two hosts, each a network namespace:
+two_hosts_cli_test.py FUSOR. Exits with 77 (skipped by ctest) if namespaces are
+not available."""
 
 import json
 import os
@@ -43,7 +42,7 @@ class TwoHostsTest(RankCase):
             texts[0][0], r"ranks     2 by RANK and WORLD_SIZE: 0-1 on .*; gloo "
             r"over cable \(10.77.0.1\), rank 0 at 10.77.0.1:29500\n")
         self.assertIn("parameters are identical on all 2", texts[0][0])
-        # The network changes no bit.
+        # The network must not change a bit.
         local, _ = self.train(2, "--training-only", "--lr", 0.001,
                               "--iterations", 50)
         report = json.loads(out.read_text())
@@ -79,12 +78,12 @@ class TwoHostsTest(RankCase):
         overlap.main()
         written = json.loads((self.root / "overlap.json").read_text())
         (row,) = written["rows"]
-        # 1.1 MB a direction take 86 ms of 100 Mbit/s.
+        # 1.1 MB per direction take 86 ms at 100 Mbit/s.
         self.assertGreater(row["communication_ms"], 60)
         self.assertGreater(row["without_overlap_ms"], row["compute_ms"])
         for kind in ("overlap", "sharded"):
             self.assertGreater(row[kind]["step_ms"], 60)
-        # Sums, and what is gathered.
+        # All-reduces and all-gathers.
         self.assertGreater(row["sharded"]["collectives"], 2)
         self.assertIn("| spare | 100 |", (self.root / "overlap.md").read_text())
 

@@ -1,4 +1,4 @@
-"""Weights in files as a user meets them: weights_cli_test.py FUSOR."""
+"""Tests weights in files from the command line: weights_cli_test.py FUSOR."""
 
 import json
 import os
@@ -67,7 +67,8 @@ class WeightsCase(unittest.TestCase):
 
 
 class DescriptionTest(WeightsCase):
-    """What weights were trained as, and whether they are whole."""
+    """The file describes what its weights were trained as, and whether they
+    are complete."""
 
     def test_weights_and_checkpoints_describe_their_training(self):
         checkpoint, = (self.shared / "out/checkpoints").glob("step-*")
@@ -146,7 +147,7 @@ class TransferTest(WeightsCase):
     """Training that starts from weights."""
 
     def train(self, *args):
-        """Report and text of a run of one step."""
+        """Runs one step. Returns its report and text."""
         out = self.folder / "report.json"
         text = self.call("train", *MODEL, self.images, "--iterations", "1",
                          "--training-only", "--lr", "0.01", "--seed", "7",
@@ -234,7 +235,8 @@ class TransferTest(WeightsCase):
         for name, tensor in tensors.items():
             kept = name.startswith(("conv1", "bn1", "layer1"))
             running = "running" in name
-            # Batch-norm layers go on with their statistics, as in PyTorch.
+            # Batch norms continue with their running statistics, as in
+            # PyTorch.
             self.assertEqual(tensor == self.tensors[name],
                              kept and not running, name)
             self.assertEqual(f"momentum/{name}" in states,

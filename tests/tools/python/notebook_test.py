@@ -1,4 +1,4 @@
-"""The notebook of tests/examples runs, and shows what it says."""
+"""The notebook of tests/examples must run, and print what it shows."""
 
 import pathlib
 import re

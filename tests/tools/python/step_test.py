@@ -1,4 +1,4 @@
-"""fusor.compile and the compiled step, from Python."""
+"""Tests fusor.compile and the compiled step from Python."""
 
 import contextlib
 import gc
@@ -27,7 +27,7 @@ USAGE, GRAPH, CHECKPOINT = 2, 3, 5
 
 
 def golden(name):
-    """PyTorch's inputs and results for an archive."""
+    """Returns PyTorch's inputs and results for an archive."""
     kinds = {"F64": "<f8", "F32": "<f4", "I32": "<i4"}
     tensors, _ = read(EXPORTS / f"{name}.safetensors")
     return {key: numpy.frombuffer(data, kinds[dtype]).reshape(shape)
@@ -35,7 +35,7 @@ def golden(name):
 
 
 def regression(batch=8):
-    """A linear regression: x [N, 3], y [N, 1]."""
+    """Returns a linear regression: x [N, 3], y [N, 1]."""
     b = fusor.Builder("regression")
     x = b.input("x", [batch, 3])
     y = b.input("y", [batch, 1])
@@ -154,7 +154,7 @@ class EvaluationTest(StepCase):
         self.assertAlmostEqual(result["top1"],
                                (logits.argmax(1) == labels).mean(), places=6)
         self.assertEqual(result["top5"], 1)
-        # A part of a batch.
+        # A smaller batch.
         numpy.testing.assert_allclose(step.predict(images[:1]), logits[:1],
                                       rtol=1e-5, atol=1e-6)
         part = step.evaluate(images[1:], labels[1:])
@@ -352,7 +352,7 @@ class StateTest(StepCase):
             newest = [step.save_checkpoint(folder, keep=2) for _ in range(2)]
             self.assertEqual(sorted(newest), sorted(
                 str(path) for path in pathlib.Path(folder).glob("step-*")))
-            # The older one is taken where the newest is damaged.
+            # If the newest checkpoint is corrupt, the previous one is loaded.
             manifest = pathlib.Path(newest[1]) / "manifest.json"
             manifest.write_text(manifest.read_text()[:-9])
             self.fails(CHECKPOINT, [newest[1]], other.load_checkpoint,
@@ -533,7 +533,7 @@ class ProcessTest(StepCase):
              numpy.zeros((8, 1), numpy.float32))
 
     def test_import_is_quick_and_needs_no_torch(self):
-        # Time of the processor: others may run on it.
+        # Processor time, since other programs may be running.
         script = ("import time; start = time.process_time(); import fusor; "
                   "import sys; print(time.process_time() - start); "
                   "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)")

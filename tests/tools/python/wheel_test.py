@@ -1,5 +1,5 @@
-"""The wheel: wheel_test.py BIN. It is small and needs nothing of the tree that
-it was made of, and nothing but glibc, Python and numpy."""
+"""Tests the wheel: wheel_test.py BIN. It must be small and need only glibc,
+Python and numpy, not the source tree."""
 
 import os
 import pathlib
@@ -54,7 +54,7 @@ class WheelTest(unittest.TestCase):
                 (cls.site / name).chmod(0o755)
 
     def run_alone(self, *command):
-        """As on another machine: nothing of this one's environment."""
+        """Runs as on another machine, without this one's environment."""
         result = subprocess.run(
             command, cwd=self.folder, capture_output=True, text=True,
             check=False, env={"PYTHONPATH": str(self.site),
