@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Slurm on this machine alone, for as long as a command takes: to see fusor as
-# srun starts it. Needs root and Debian's slurm-wlm and munge.
+# Runs Slurm on this machine for the duration of a command, to test fusor under
+# srun. Needs root and Debian's slurm-wlm and munge.
 #
 #   tests/tools/one_node_slurm.sh COMMAND...
 #   tests/tools/one_node_slurm.sh srun -n 4 fusor train ...
 #
-# The machine counts as one of 16 CPUs, so that there may be more ranks than
-# cores. Daemons, their key, state and logs live in a folder in /tmp that is
-# removed at the end.
+# Slurm is configured with 16 CPUs, so that there may be more ranks than cores.
+# Daemons, their key, state and logs use a folder in /tmp that is removed at the
+# end.
 set -euo pipefail
 
 if ((EUID != 0)); then
@@ -23,7 +23,7 @@ done
 
 folder=$(mktemp -d)
 daemons=()
-# The last one first, once no step is left: each needs those before it.
+# Stops daemons in reverse order once no step is left. Each needs those before it.
 stop() {
   for ((i = 0; i < 300; ++i)); do
     [[ -n $(squeue --noheader 2>/dev/null) ]] || break
@@ -38,13 +38,13 @@ stop() {
 }
 trap stop EXIT
 
-# start NAME COMMAND...: a daemon in the foreground of its own.
+# start NAME COMMAND...: starts a daemon in the background.
 start() {
   "${@:2}" >"$folder/$1.log" 2>&1 &
   daemons+=($!)
 }
 
-# await COMMAND...: until it succeeds, at most 30 s.
+# await COMMAND...: repeats the command until it succeeds, for at most 30 s.
 await() {
   for ((i = 0; i < 300; ++i)); do
     if "$@" >/dev/null 2>&1; then return; fi

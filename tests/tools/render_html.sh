@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Renders an HTML page to a picture in headless Chromium, cut off from every
-# network:
+# Renders an HTML page to a picture in headless Chromium without network:
 #
 #     tests/tools/render_html.sh PAGE.html PICTURE.png [WIDTH [HEIGHT]]
 #
 # PAGE.html#layer1.0,fc opens these rows of a graph.
-# Exits with 77 where there is no Chromium (Debian package `chromium`).
+# Exits with 77 if Chromium is missing (Debian package `chromium`).
 set -euo pipefail
 
 if [ $# -lt 2 ]; then
@@ -22,7 +21,7 @@ rows=${1#"${1%%#*}"}
 picture=$2
 profile=$(mktemp -d)
 trap 'rm -rf "$profile"' EXIT
-# A user of its own has no sandbox to set up, as in containers.
+# Without its sandbox, which cannot be set up in many containers.
 "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars \
   --disable-dev-shm-usage --user-data-dir="$profile" \
   --host-resolver-rules='MAP * ~NOTFOUND' --virtual-time-budget=3000 \
