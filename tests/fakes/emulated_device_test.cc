@@ -222,7 +222,7 @@ TEST(EmulatedDevice, MemoryThatIsNotTheDevices) {
   EXPECT_THAT(bound.Problem(), HasSubstr("leaves the device's memory"));
 }
 
-TEST(EmulatedDevice, ArgumentsThatLieElsewhere) {
+TEST(EmulatedDevice, ArgumentsAtOtherAddresses) {
   Bound bound(SoundPlan());
   bound.plan().buffers[bound.plan().steps.back().args.back()].offset += 128;
   EXPECT_THAT(bound.Problem(), HasSubstr("from its planned place"));

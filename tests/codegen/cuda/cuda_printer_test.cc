@@ -182,7 +182,7 @@ Kernel SquareInTurns(int64_t turns, bool second) {
 }
 
 // Prefetches four loads before the first store.
-TEST(PrintCuda, LoopsThatStoreLoadSeveralTurnsAhead) {
+TEST(PrintCuda, LoopsThatStorePrefetchSeveralLoads) {
   EXPECT_THAT(Functions(SquareInTurns(8, false)), HasSubstr(R"(
   for (int g1 = 0; g1 < 8; g1 += 4) {
     float ahead[4][8];
@@ -209,7 +209,7 @@ TEST(PrintCuda, LoopsThatStoreLoadSeveralTurnsAhead) {
 }
 
 // Loads of a buffer that another iteration may have written are not prefetched.
-TEST(PrintCuda, NothingThatIsWrittenIsLoadedAhead) {
+TEST(PrintCuda, WrittenBuffersAreNotPrefetched) {
   Kernel kernel = SquareInTurns(8, false);
   kernel.buffers[0].written = true;
   EXPECT_THAT(Functions(kernel), HasSubstr("++a1"));

@@ -76,7 +76,7 @@ TEST(MayOverwrite, NotElementsLoadedInALaterPhase) {
   EXPECT_TRUE(Derive(k));
 }
 
-TEST(MayOverwrite, NotElementsLoadedInLaterTurnsOfALoop) {
+TEST(MayOverwrite, NotElementsLoadedInLaterIterations) {
   // to[r] = from[r], repeatedly.
   Kernel k = Square(8, 8);
   k.buffers = {{"from", DType::kF32, 8}, {"to", DType::kF32, 8, true}};

@@ -244,7 +244,7 @@ TEST_P(PoolKernelTest, StoresWhatIsRead) {
 }
 
 // Uses numbers that are exact in all dtypes. Many are equal.
-TEST_P(PoolKernelTest, WhatJoinsThem) {
+TEST_P(PoolKernelTest, ComputesFusedOps) {
   for (const Pool& pool : Pools()) {
     for (const bool eager : {false, true}) {
       const auto graph = Normalised(pool, eager);
@@ -264,7 +264,7 @@ TEST_P(PoolKernelTest, WhatJoinsThem) {
 
 // Rounds every node like the interpreter. Windows do not overlap, so there are
 // no sums.
-TEST_P(PoolKernelTest, RoundsEverythingThatJoinsThem) {
+TEST_P(PoolKernelTest, RoundsFusedOps) {
   const auto graph =
       Normalised({{2, 16, 8, 8}, {2, 2}, {2, 2}, {0, 0}}, /*eager=*/true);
   std::vector<Tensor> inputs;

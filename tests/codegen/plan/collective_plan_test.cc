@@ -107,7 +107,7 @@ TEST_F(CollectivePlanTest, PoliciesMakeBuckets) {
 
 // The all-reduce of a bucket overlaps with the backward pass. Its update is one
 // launch per group, which waits for nothing else.
-TEST_F(CollectivePlanTest, BucketsAreSummedBesideTheBackwardPass) {
+TEST_F(CollectivePlanTest, BucketsOverlapWithTheBackwardPass) {
   const Plan plan = Compiled(Ranks("cap:0.3")).plan;
   const std::vector<size_t> collectives = Collectives(plan);
   ASSERT_GE(collectives.size(), 3U);
@@ -226,7 +226,7 @@ TEST_F(CollectivePlanTest, OtherStepsVerify) {
   EXPECT_EQ(Summed(Compiled(options).plan), kParameters);
 }
 
-TEST_F(CollectivePlanTest, NarrowGradientsTravelIn16Bit) {
+TEST_F(CollectivePlanTest, NarrowGradientsAreSentIn16Bit) {
   CompileOptions options = Ranks("one");
   options.passes.precision.dtype = ir::DType::kBF16;
   options.passes.precision.narrow_gradients = true;
@@ -239,7 +239,7 @@ TEST_F(CollectivePlanTest, NarrowGradientsTravelIn16Bit) {
   EXPECT_EQ(dtypes, (std::set{ir::DType::kF32, ir::DType::kBF16}));
 }
 
-TEST_F(CollectivePlanTest, TheWireMayBeNarrowerThanTheModel) {
+TEST_F(CollectivePlanTest, TheCommunicationDtypeMayBeNarrower) {
   CompileOptions options = Ranks("one");
   options.passes.precision.wire = ir::DType::kF16;
   const Plan plan = Compiled(options).plan;
@@ -286,7 +286,7 @@ TEST_F(CollectivePlanTest, SynchronisedNormalisationsExchangeStatistics) {
 
 // Each rank updates a shard of each large parameter and stores only its
 // momentum.
-TEST_F(CollectivePlanTest, AShardedOptimizerKeepsPartsOfMomentum) {
+TEST_F(CollectivePlanTest, AShardedOptimizerShardsMomentum) {
   CompileOptions options = Ranks("cap:0.3");
   const Plan whole = Compiled(options).plan;
   options.passes.shard_optimizer = true;
@@ -327,7 +327,7 @@ TEST_F(CollectivePlanTest, AShardedOptimizerKeepsPartsOfMomentum) {
 
 // A sharded optimizer starts with its all-gathers. The forward pass runs as far
 // as it can with the gathered parameters.
-TEST_F(CollectivePlanTest, PartsAreGatheredBesideTheForwardPass) {
+TEST_F(CollectivePlanTest, AllGathersOverlapWithTheForwardPass) {
   CompileOptions options = Ranks("cap:0.1");
   options.passes.shard_optimizer = true;
   const CompiledProgram program = Compiled(options);

@@ -382,7 +382,7 @@ TEST(BuildPlan, IsDeterministic) {
   EXPECT_EQ(first, Print(test::FuseAndPlan(*graph, compiler).plan));
 }
 
-TEST(BuildPlan, ConstantsThatNothingFusesLieInTheirOwnArena) {
+TEST(BuildPlan, UnfusedConstantsHaveTheirOwnArena) {
   const auto graph = test::ParseOrDie(R"(
     graph g {
       %x = data : f16[4]

@@ -90,7 +90,7 @@ TEST(BucketGradients, StartsSumsAsEarlyAsItCan) {
 // A backward pass through a synchronised normalisation. The weight gradient of
 // the layer above is computed while its sums are all-reduced, and the rest
 // waits for them.
-TEST(BucketGradients, ComputesWeightGradientsWhileStatisticsTravel) {
+TEST(BucketGradients, OverlapsStatisticsWithWeightGradients) {
   const auto graph = test::ParseOrDie(R"(graph g {
     %x = data : f32[8,4]
     %w1 = weight : f32[4,4]

@@ -96,7 +96,7 @@ constexpr char kTwoConvs[] = R"(graph g {
     return %e as "e"
   })";
 
-TEST_F(MixedPrecisionTest, NarrowsWhatLiesBetweenAllowedOps) {
+TEST_F(MixedPrecisionTest, NarrowsOpsBetweenAllowedOps) {
   Expect(kTwoConvs, R"(graph g {
     %x = data : f32[1,2,4,4]
     %v = weight : f32[2,2,1,1]
@@ -284,7 +284,7 @@ TEST_F(MixedPrecisionTest, KeepsScaleShiftAndStatisticsWide) {
 }
 
 // Masks do not propagate precision, so dropout keeps its neighbours' dtypes.
-TEST_F(MixedPrecisionTest, DoesNotColourThroughMasks) {
+TEST_F(MixedPrecisionTest, MasksDoNotPropagatePrecision) {
   const auto graph = Run(R"(graph g {
     %x = data : f32[2,2]
     %r = data : f32[2,2]
@@ -302,9 +302,10 @@ TEST_F(MixedPrecisionTest, DoesNotColourThroughMasks) {
   EXPECT_EQ(select->output()->type().dtype, DType::kBF16);
 }
 
-// Only the statistics lead to an allowed op, not the sum and the ReLU. As one
-// op, all would be computed in 16 bits.
-TEST_F(MixedPrecisionTest, ColoursANormalisationAsWhatFollowsIt) {
+// Only the statistics lead to an allowed op, not the sum and the ReLU. But as
+// one op with the normalisation, these would be computed in 16 bits, too.
+TEST_F(MixedPrecisionTest,
+       GivesSeparateOpsThePrecisionOfTheFusedNormalisation) {
   Expect(R"(graph g {
     %x = data : f32[1,2,4,4]
     %r = data : f32[1,2,4,4]
@@ -391,7 +392,7 @@ TEST_F(MixedPrecisionTest, LeavesWhatTheTargetRunsFasterInF32) {
 }
 
 // Ops that share a constant are not linked.
-TEST_F(MixedPrecisionTest, DoesNotColourThroughConstants) {
+TEST_F(MixedPrecisionTest, ConstantsDoNotLinkOps) {
   const WinogradTarget target;
   const auto graph = Run(R"(graph g {
     %x = data : f32[1,2,4,4]

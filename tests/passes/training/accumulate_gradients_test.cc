@@ -155,7 +155,7 @@ TEST(AccumulateGradients, SendsIn16BitAllButNormalisations) {
 }
 
 // The communication dtype may differ from the model's dtype.
-TEST(AccumulateGradients, SendsInTheWiresType) {
+TEST(AccumulateGradients, SendsInTheCommunicationDtype) {
   constexpr char kStep[] = R"(graph g {
     %w = weight : f32[4]
     %x = data : f32[4]

@@ -54,7 +54,7 @@ TEST(ShardOptimizer, ScattersSumsOfLargeGradients) {
                         *graph, test::Names::kCompare);
 }
 
-TEST(ShardOptimizer, PartsLieAsTheParameterDoes) {
+TEST(ShardOptimizer, ShardsHaveTheParametersLayout) {
   const auto graph = test::ParseOrDie(R"(graph g {
     %x = data : f32[8,20]
     %y = data : f32[8,64]
@@ -95,7 +95,7 @@ TEST(ShardOptimizer, PartsLieAsTheParameterDoes) {
 
 // A gradient in another layout than the parameter is copied. A row-major
 // parameter keeps its shards.
-TEST(ShardOptimizer, GradientsAreCopiedToTheOrderOfParts) {
+TEST(ShardOptimizer, GradientsAreCopiedToTheLayoutOfShards) {
   const std::string before = R"(
     %x = data : f32[64,20]
     %w = weight : f32[64,20])";
@@ -115,7 +115,7 @@ TEST(ShardOptimizer, GradientsAreCopiedToTheOrderOfParts) {
   EXPECT_EQ(ToString(flatten.input(0)->type()), "f32[64,20]{ba}");
 }
 
-TEST(ShardOptimizer, UpdatesPartsAndGathersThem) {
+TEST(ShardOptimizer, UpdatesShardsAndGathersThem) {
   const auto graph = test::ParseOrDie(kGradients);
   EXPECT_TRUE(test::RunPass(ShardOptimizer, *graph, Sharded(4)));
   EXPECT_TRUE(test::RunPass(OptimizerUpdate, *graph, Sharded(4)));
@@ -135,7 +135,7 @@ TEST(ShardOptimizer, UpdatesPartsAndGathersThem) {
 }
 
 // Runs two steps with and without shards from the same parameters.
-TEST(ShardOptimizer, RanksGetWhatTheyWouldWithoutParts) {
+TEST(ShardOptimizer, ResultsEqualThoseWithoutShards) {
   for (const int ranks : {2, 3, 4}) {
     const auto parts = test::ParseOrDie(kGradients);
     EXPECT_TRUE(test::RunPass(ShardOptimizer, *parts, Sharded(ranks)));
@@ -270,7 +270,7 @@ Stepped Step(PassOptions options, bool sharded, bool overflow = false) {
 }
 
 // Sums of squares over shards add in another order.
-TEST(ShardOptimizer, NormsAreOfAllRanksParts) {
+TEST(ShardOptimizer, NormsIncludeAllShards) {
   for (const int ranks : {2, 3, 4}) {
     PassOptions clipped = Sharded(ranks);
     clipped.optimizer.clip_norm = 0.5;
@@ -302,7 +302,7 @@ TEST(ShardOptimizer, NormsAreOfAllRanksParts) {
 }
 
 // Without norms, results are bit-identical.
-TEST(ShardOptimizer, AdaptiveOptimizersKeepPartsOfTheirState) {
+TEST(ShardOptimizer, AdaptiveOptimizersShardTheirState) {
   for (const std::string& name : OptimizerNames()) {
     SCOPED_TRACE(name);
     PassOptions options = Sharded(3);

@@ -219,7 +219,7 @@ TEST_F(GlooTest, ScattersSumsAndGathersThem) {
 }
 
 // The second tensor is smaller than the sum of its shards.
-TEST_F(GlooTest, ScattersAndGathersTensorsThatLieApart) {
+TEST_F(GlooTest, ScattersAndGathersSeparateTensors) {
   OnRanks(4, {}, [&](Communicator& c) {
     struct Case {
       int64_t n, part;

@@ -149,7 +149,7 @@ TEST_F(CublasltCallTest, AlignsTheWorkspaceAndKeepsWithinIt) {
 
 // The bias's address is known only at the launch. The heuristic is called
 // earlier, with an address of the same alignment.
-TEST_F(CublasltCallTest, TellsWhereTheBiasLies) {
+TEST_F(CublasltCallTest, PassesTheAddressOfTheBias) {
   const LibraryCall call = Call(DType::kF16, DType::kF16, false, true, {},
                                 {.bias = true, .relu = true});
   const auto executable = device_->LoadCall(call);

@@ -153,7 +153,7 @@ void CheckTensors(Rank& rank, DType dtype) {
   }
 }
 
-TEST(Nccl, ScattersAndGathersTensorsThatLieApart) {
+TEST(Nccl, ScattersAndGathersSeparateTensors) {
   for (const int world : {3, 4}) {
     OnRanks(world, [](Rank& rank) {
       rank.Connect();
@@ -261,7 +261,7 @@ TEST(NcclInOrder, IsNotTheLibrarysOrder) {
   });
 }
 
-TEST(NcclInOrder, ScattersAndGathersTensorsThatLieApart) {
+TEST(NcclInOrder, ScattersAndGathersSeparateTensors) {
   for (const int world : {3, 4}) {
     OnRanks(world, [](Rank& rank) {
       rank.Connect(kInOrder);
