@@ -21,6 +21,8 @@
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "codegen/cpu/kernel_emitter.h"
@@ -68,6 +70,51 @@ std::unique_ptr<llvm::TargetMachine> MakeMachine(const std::string& cpu,
   return machine;
 }
 
+// A machine of the process for this CPU, exclusive until destroyed. Making one
+// takes as long as a small kernel.
+class BorrowedMachine {
+ public:
+  BorrowedMachine(const std::string& cpu, const std::string& features)
+      : key_(cpu + " " + features) {
+    Pool& pool = Pool::Get();
+    {
+      const std::scoped_lock lock(pool.mutex);
+      auto& idle = pool.idle[key_];
+      if (!idle.empty()) {
+        machine_ = std::move(idle.back());
+        idle.pop_back();
+        return;
+      }
+    }
+    machine_ = MakeMachine(cpu, features);
+  }
+  ~BorrowedMachine() {
+    Pool& pool = Pool::Get();
+    const std::scoped_lock lock(pool.mutex);
+    pool.idle[key_].push_back(std::move(machine_));
+  }
+  BorrowedMachine(const BorrowedMachine&) = delete;
+  BorrowedMachine& operator=(const BorrowedMachine&) = delete;
+
+  llvm::TargetMachine& operator*() const { return *machine_; }
+  llvm::TargetMachine* operator->() const { return machine_.get(); }
+
+ private:
+  // Never destroyed: kernels may be compiled until the process ends.
+  struct Pool {
+    static Pool& Get() {
+      static Pool& pool = *new Pool;
+      return pool;
+    }
+    std::mutex mutex;
+    std::map<std::string, std::vector<std::unique_ptr<llvm::TargetMachine>>>
+        idle;
+  };
+
+  std::string key_;
+  std::unique_ptr<llvm::TargetMachine> machine_;
+};
+
 // Promotes stack slots to SSA values and cleans up. Kernels are already
 // vectorised and hoisted.
 void Optimize(llvm::Module& module, llvm::TargetMachine& machine) {
@@ -110,7 +157,7 @@ std::string WriteModule(llvm::Module& module, llvm::TargetMachine& machine,
 struct Compilation {
   Compilation(const Kernel& kernel, const std::string& cpu,
               const std::string& features, bool native_bf16)
-      : machine(MakeMachine(cpu, features)), module("kernel", context) {
+      : machine(cpu, features), module("kernel", context) {
     module.setTargetTriple(machine->getTargetTriple().str());
     module.setDataLayout(machine->createDataLayout());
     EmitKernel(kernel, native_bf16, module);
@@ -128,7 +175,7 @@ struct Compilation {
     return WriteModule(module, *machine, type);
   }
 
-  std::unique_ptr<llvm::TargetMachine> machine;
+  BorrowedMachine machine;
   llvm::LLVMContext context;
   llvm::Module module;
 };
@@ -211,7 +258,7 @@ std::string LlvmCompiler::CompileEdited(const Kernel& kernel,
               problem.getLineNo(), problem.getColumnNo() + 1,
               problem.getMessage().str());
   CheckFunctions(*module, kernel.phases.size(), source);
-  const auto machine = MakeMachine(cpu_, features_);
+  const BorrowedMachine machine(cpu_, features_);
   module->setTargetTriple(machine->getTargetTriple().str());
   module->setDataLayout(machine->createDataLayout());
   return WriteModule(*module, *machine, llvm::CodeGenFileType::ObjectFile);
