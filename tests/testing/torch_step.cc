@@ -1,5 +1,6 @@
 #include "tests/testing/torch_step.h"
 
+#include <array>
 #include <cctype>
 #include <cmath>
 
@@ -19,6 +20,17 @@ constexpr uint32_t kSampleStep = 2;
 constexpr uint32_t kSignStep = 3;
 constexpr size_t kProjections = 8;
 constexpr size_t kSamples = 256;
+
+// By byte: -1 for each bit that is set, else 1.
+constexpr auto kSigns = [] {
+  std::array<std::array<double, kProjections>, 256> signs{};
+  for (size_t byte = 0; byte < 256; ++byte) {
+    for (size_t k = 0; k < kProjections; ++k) {
+      signs[byte][k] = (byte >> k & 1) != 0 ? -1 : 1;
+    }
+  }
+  return signs;
+}();
 
 // Sets element i to formula(U(step, site, i)), rounded to the dtype.
 template <typename Formula>
@@ -95,17 +107,19 @@ std::map<std::string, Tensor> DrawStepInputs(const json& spec,
 std::vector<double> Fingerprint(const Tensor& tensor, uint32_t position,
                                 uint64_t seed) {
   const std::vector<double>& x = tensor.data;
-  std::vector<double> print(1 + kProjections, 0);
+  // Without branches on signs: half of them would be mispredicted.
+  std::array<double, kProjections> sums{};
+  double squares = 0;
   uint32_t four = 0;  // sign bits of four elements
   for (size_t i = 0; i < x.size(); ++i) {
-    print[0] += x[i] * x[i];
+    squares += x[i] * x[i];
     if (i % 4 == 0) four = Word(i >> 2, kSignStep, position, seed);
-    const uint32_t signs = four >> (8 * (i & 3));
-    for (size_t k = 0; k < kProjections; ++k) {
-      print[1 + k] += (signs >> k & 1) != 0 ? -x[i] : x[i];
-    }
+    const std::array<double, kProjections>& signs =
+        kSigns[four >> (8 * (i & 3)) & 255];
+    for (size_t k = 0; k < kProjections; ++k) sums[k] += signs[k] * x[i];
   }
-  print[0] = std::sqrt(print[0]);
+  std::vector<double> print{std::sqrt(squares)};
+  print.insert(print.end(), sums.begin(), sums.end());
   if (x.size() <= kSamples) {
     print.insert(print.end(), x.begin(), x.end());
     return print;
