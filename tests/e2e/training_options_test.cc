@@ -14,6 +14,7 @@
 #include "tests/testing/numeric.h"
 #include "tests/testing/small_models.h"
 #include "tests/testing/step_parity.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace fusor::test {
 namespace {
@@ -268,12 +269,14 @@ TEST(TrainingOptions, CompiledStepsAreTheInterpreters) {
   all["together"].loss_scale = {.initial = 256, .dynamic = true};
   all["together, lamb"] = all["together"];
   all["together, lamb"].optimizer.kind = passes::OptimizerKind::kLamb;
+  const TemporaryFolder kernels;
   for (auto& [name, options] : all) {
     for (const bool fusion : {true, false}) {
       SCOPED_TRACE(name + (fusion ? "" : ", not fused"));
       options.fusion = fusion;
       StepParity steps(
-          LoadBackend("cpu"), [] { return Plain(kBatchSize); }, options);
+          LoadBackend("cpu"), [] { return Plain(kBatchSize); }, options,
+          kernels.path());
       const int train = steps.AddProgram(ProgramKind::kTrain);
       steps.InitializeState(1);
       FeedPart(steps, 1, 0);
@@ -295,6 +298,7 @@ TEST(TrainingOptions, FusionChangesNoBitWithEagerRounding) {
   all["clipped"].optimizer.clip_norm = 0.05;
   all["averaged"].optimizer.ema_decay = 0.9;
   all["scaled"].loss_scale = {.initial = 256, .dynamic = true};
+  const TemporaryFolder kernels;  // most are those of every optimizer
   for (auto& [name, options] : all) {
     options.eager_rounding = true;
     options.micro_batches = passes::MicroBatches::kFinish;
@@ -302,15 +306,15 @@ TEST(TrainingOptions, FusionChangesNoBitWithEagerRounding) {
     for (const bool fusion : {true, false}) {
       options.fusion = fusion;
       StepParity steps(
-          LoadBackend("cpu"), [] { return SmallResNet(kBatchSize); }, options);
+          LoadBackend("cpu"), [] { return SmallBottlenecks(kBatchSize); },
+          options, kernels.path());
       const int finish = steps.AddProgram(ProgramKind::kTrain);
       const int add = steps.AddProgram(ProgramKind::kAccumulate);
       steps.InitializeState(1);
       const ir::Graph& graph = steps.program(finish).graph();
-      steps.Feed("images",
-                 RandomTensor(graph.FindInput("images")->type(), 2, 0, 256));
+      steps.Feed("images", RandomTensor(graph.FindInput("images")->type(), 2));
       steps.Feed("labels",
-                 RandomTensor(graph.FindInput("labels")->type(), 3, 0, 10));
+                 RandomTensor(graph.FindInput("labels")->type(), 3, 0, 4));
       steps.Feed("lr", Rate());
       for (const int program : {add, finish, finish}) {
         steps.program(program).Run();

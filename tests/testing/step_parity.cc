@@ -14,14 +14,16 @@ namespace fusor::test {
 using ir::Tensor;
 
 StepParity::StepParity(runtime::Backend& backend, Build build,
-                       passes::PassOptions options)
+                       passes::PassOptions options, std::string kernel_cache)
     : build_(std::move(build)),
       options_(std::move(options)),
+      kernel_cache_(std::move(kernel_cache)),
       session_(backend, {}) {}
 
 int StepParity::AddProgram(codegen::ProgramKind kind) {
   codegen::CompileOptions compile;
   compile.passes = options_;
+  compile.kernel_cache = kernel_cache_;
   compile.verification = passes::Verification::kAll;
   session_.Compile(build_(), kind, compile);
   interpreted_.AddProgram(build_(), kind, options_);

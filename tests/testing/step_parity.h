@@ -19,8 +19,9 @@ class StepParity {
  public:
   using Build = std::function<std::unique_ptr<ir::Graph>()>;
 
+  // `kernel_cache`: a folder that several of them share; empty: none.
   StepParity(runtime::Backend& backend, Build build,
-             passes::PassOptions options);
+             passes::PassOptions options, std::string kernel_cache = "");
 
   // Adds a program, kTrain first. Returns its index.
   int AddProgram(codegen::ProgramKind kind);
@@ -54,6 +55,7 @@ class StepParity {
  private:
   const Build build_;
   const passes::PassOptions options_;
+  const std::string kernel_cache_;
   runtime::Session session_;
   InterpretedSession interpreted_{ir::EvalMode::kTyped};
   int last_ = 0;  // index of the program that ran last
