@@ -201,14 +201,14 @@ bool SquaresAreContracted(bool eager) {
   return LowerFusion(*graph.nodes()[0], queries.target()).kernel.contract;
 }
 
-// A multiplication that is used twice is not contracted: whether an operand
-// appears twice, or its copy beside it, decided the last bit.
+// With contraction, the last bit depended on whether an operand appears twice
+// or once together with its copy.
 TEST(SumOfSquares, IsNotContractedWithEagerRounding) {
   EXPECT_FALSE(SquaresAreContracted(true));
   EXPECT_TRUE(SquaresAreContracted(false));
 }
 
-// Fusion must not change the order of the sum, which groups follow.
+// Fusion must not change the order of the sum, which depends on the groups.
 TEST(SumOfSquares, KeepsItsOrderWithEagerRounding) {
   for (const bool eager : {false, true}) {
     const auto graph = UpdatesWith("sum_of_squares");
