@@ -23,15 +23,8 @@ bool CanMaxPool(const LibraryCall& call) {
 }
 
 LibraryPlan PlanMaxPool() {
-  if (__builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq")) {
-    return {"fusor_max_pool:avx512", 0, MaxPoolPlan::kAvx512};
-  }
-  if (__builtin_cpu_supports("avx2")) {
-    return {"fusor_max_pool:avx2", 0, MaxPoolPlan::kAvx2};
-  }
-  return {"fusor_max_pool:plain", 0, MaxPoolPlan::kPlain};
+  const VectorIsa isa = WidestIsa();
+  return {"fusor_max_pool:" + std::string(IsaName(isa)), 0, MaxPoolPlan{isa}};
 }
 
 }  // namespace
@@ -49,6 +42,9 @@ LibraryPlan PlanLibraryCall(const LibraryCall& call) {
   }
   if (const auto plan = PlanIm2col(call); plan.has_value()) {
     return {kIm2colImplementation, plan->workspace_bytes(), *plan};
+  }
+  if (const auto plan = PlanDepthwise(call); plan.has_value()) {
+    return {plan->implementation(), plan->workspace_bytes(), *plan};
   }
   if (CanMaxPool(call)) return PlanMaxPool();
   if (const auto plan = PlanOneDnn(call); plan.has_value()) {

@@ -5,8 +5,10 @@
 #include <variant>
 #include <vector>
 
+#include "codegen/cpu/depthwise_plan.h"
 #include "codegen/cpu/im2col_plan.h"
 #include "codegen/cpu/onednn_plan.h"
+#include "codegen/cpu/vector_isa.h"
 #include "codegen/cpu/winograd_plan.h"
 #include "codegen/plan/plan.h"
 #include "ir/graph.h"
@@ -16,7 +18,9 @@ namespace fusor::cpu {
 
 // fusor's own max_pool for f32 or bf16. oneDNN's drops NaN, which the IR orders
 // above any number.
-enum class MaxPoolPlan { kPlain, kAvx2, kAvx512 };  // instruction set
+struct MaxPoolPlan {
+  VectorIsa isa{};
+};
 
 // The interpreter: any op in any dtype. Slow and allocates: only for what the
 // libraries lack.
@@ -26,16 +30,17 @@ struct ReferencePlan {};
 struct LibraryPlan {
   std::string implementation;
   int64_t workspace_bytes = 0;
-  std::variant<ReferencePlan, OneDnnPlan, WinogradPlan, Im2colPlan, MaxPoolPlan>
+  std::variant<ReferencePlan, OneDnnPlan, WinogradPlan, Im2colPlan,
+               DepthwisePlan, MaxPoolPlan>
       method{};
 };
 
-// Chooses Winograd in bf16, im2col or max_pool if the call is for one of them,
-// else oneDNN if it supports the op and types, else the interpreter. The
-// interpreter also runs all library fusions. Throws
-// kGraph if algorithm "winograd" does not exist for the call, or if images are
-// too large for oneDNN. The plan holds for the current number of threads of the
-// calling thread's OpenMP regions (ThreadCount).
+// Chooses Winograd in bf16, im2col, depthwise or max_pool if the call is for
+// one of them, else oneDNN if it supports the op and types, else the
+// interpreter. The interpreter also runs all library fusions. Throws kGraph if
+// algorithm "winograd" does not exist for the call, or if images are too large
+// for oneDNN. The plan holds for the current number of threads of the calling
+// thread's OpenMP regions (ThreadCount).
 LibraryPlan PlanLibraryCall(const codegen::LibraryCall& call);
 
 // Returns the candidates for a convolution or pooling node, best first; empty

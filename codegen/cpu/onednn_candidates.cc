@@ -2,6 +2,7 @@
 #include <map>
 #include <mutex>
 
+#include "codegen/cpu/depthwise_plan.h"
 #include "codegen/cpu/library_plan.h"
 #include "codegen/cpu/onednn_layout.h"
 #include "codegen/cpu/onednn_primitives.h"
@@ -36,6 +37,10 @@ bool IsReference(const Chosen& chosen) {
   return chosen.implementation.find("ref") != std::string::npos;
 }
 
+bool IsDepthwise(const Chosen& chosen) {
+  return chosen.implementation.find("dw") != std::string::npos;
+}
+
 bool IsGemm(const Chosen& chosen) {
   return chosen.implementation.find("gemm") != std::string::npos;
 }
@@ -48,7 +53,7 @@ std::optional<Chosen> FromPd(const std::optional<Pd>& pd,
   const auto lx = ToLayout(x);
   const auto ly = ToLayout(y);
   if (!lx.has_value() || !ly.has_value()) return std::nullopt;
-  const auto lw = ToLayout(weight);
+  const auto lw = ToWeightLayout(weight);
   auto workspace = static_cast<int64_t>(pd->scratchpad_desc().get_size());
   if (!lw.has_value()) {
     // The weight is padded, which ir::Layout cannot describe. The call packs a
@@ -99,7 +104,7 @@ std::optional<Chosen> ChooseChannelsLast(const Convolution& t, const Node& node,
   const TensorType weight = GroupedWeight(t.weight, groups);
   return Query(
       t.kind,
-      {ToDesc(x), groups > 1 ? ToDesc(weight) : AnyDesc(weight),
+      {ToDesc(x), AnyDesc(weight),
        HasBias(t, node) ? ToDesc(node.input(2)->type()) : dnnl::memory::desc(),
        ToDesc(y)},
       node.attrs(), algorithm);
@@ -124,7 +129,6 @@ std::optional<Chosen> Choose(const Convolution& t, const Node& node,
       with(bx, t.x), AnyDesc(weight),
       HasBias(t, node) ? ToDesc(node.input(2)->type()) : dnnl::memory::desc(),
       with(by, t.y)};
-  if (groups > 1) d.weight = ToDesc(weight);
   auto chosen = Query(kind, d, attrs, algorithm);
   const bool plain_x = bx.is_row_major();
   const auto is_ref = [&] {
@@ -145,7 +149,6 @@ std::optional<Chosen> Choose(const Convolution& t, const Node& node,
     auto plain = Query(kind, d, attrs, algorithm);
     if (plain.has_value()) chosen = plain;
   }
-  if (chosen.has_value() && groups > 1) chosen->weight = {};
   return chosen;
 }
 
@@ -243,6 +246,10 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
       im2col->workspace_bytes + kWorthCopies < direct->workspace) {
     candidates.push_back(*im2col);
   }
+  const auto depthwise = DepthwiseCandidate(node, target);
+  if (depthwise.has_value() && direct.has_value() && !IsDepthwise(*direct)) {
+    candidates.push_back(*depthwise);
+  }
   add("direct", "direct", direct);
   // Winograd's transforms can cost more time than its products save.
   const auto winograd = AnyWinograd(t, node, target);
@@ -251,7 +258,6 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
                        winograd->modelled_ns <= candidates.back().modelled_ns;
     candidates.insert(first ? candidates.begin() : candidates.end(), *winograd);
   }
-  if (node.attrs().Int("groups") > 1) return candidates;
   const auto last = ChooseChannelsLast(t, node, "direct");
   if (last.has_value() && !IsReference(*last) &&
       (!direct.has_value() || last->x != direct->x)) {

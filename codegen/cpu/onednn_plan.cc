@@ -45,12 +45,12 @@ bool DnnlTypes(const LibraryCall& call) {
 template <typename Make, typename WeightOf>
 auto DescribeConv(ConvDescs& d, const ir::TensorType& weight, int64_t groups,
                   Make make, WeightOf weight_of) {
-  if (groups == 1 && weight.layout.is_row_major()) {
+  if (weight.layout.is_row_major()) {
     ConvDescs any = d;
-    any.weight = AnyDesc(weight);
+    any.weight = AnyDesc(GroupedWeight(weight, groups));
     const auto packed = make(any);
     if (packed.has_value() && !IsReference(*packed) &&
-        !ToLayout(weight_of(*packed)).has_value()) {
+        !ToWeightLayout(weight_of(*packed)).has_value()) {
       d.weight = weight_of(*packed);
       return packed;
     }

@@ -263,11 +263,40 @@ void CheckImageSizes(std::string_view op,
 
 ir::TensorType GroupedWeight(const ir::TensorType& weight, int64_t groups) {
   if (groups == 1) return weight;
-  ir::TensorType grouped{weight.dtype,
-                         {groups, weight.shape[0] / groups, weight.shape[1],
-                          weight.shape[2], weight.shape[3]},
-                         {}};
+  const int64_t outputs = weight.shape[0] / groups;
+  ir::TensorType grouped{
+      weight.dtype,
+      {groups, outputs, weight.shape[1], weight.shape[2], weight.shape[3]},
+      {}};
+  for (const int dim : weight.layout.order) {
+    if (dim == 0) grouped.layout.order.push_back(0);
+    grouped.layout.order.push_back(dim + 1);
+  }
+  for (const ir::Layout::Tile& tile : weight.layout.tiles) {
+    const bool of_groups = tile.dim == 0 && outputs == 1;
+    grouped.layout.tiles.push_back({of_groups ? 0 : tile.dim + 1, tile.size});
+  }
   return grouped;
+}
+
+std::optional<ir::Layout> ToWeightLayout(const dnnl::memory::desc& desc) {
+  const auto grouped = ToLayout(desc);
+  if (desc.dims().size() != 5 || !grouped.has_value()) return grouped;
+  const int64_t outputs = desc.dims()[1];
+  ir::Layout layout;
+  for (const ir::Layout::Tile& tile : grouped->tiles) {
+    if (tile.dim == 0 && outputs > 1) return std::nullopt;
+    layout.tiles.push_back({std::max(tile.dim - 1, 0), tile.size});
+  }
+  const std::vector<int>& order = grouped->order;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (order[i] != 1) {
+      layout.order.push_back(std::max(order[i] - 1, 0));
+    } else if (outputs > 1 && (i == 0 || order[i - 1] != 0)) {
+      return std::nullopt;  // groups and their outputs lie apart
+    }
+  }
+  return Canonical(std::move(layout));
 }
 
 }  // namespace fusor::cpu

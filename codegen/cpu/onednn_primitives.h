@@ -56,7 +56,12 @@ void CheckImageSizes(std::string_view op,
                      const ir::Location& location = {});
 
 // Returns the [O,I,KH,KW] weight in the shape that oneDNN requires for groups,
-// [G,O/G,I,KH,KW]; unchanged for one group.
+// [G,O/G,I,KH,KW], in the same memory; unchanged for one group. REQUIRES: a
+// tile of O divides O/G, or O/G is 1.
 ir::TensorType GroupedWeight(const ir::TensorType& weight, int64_t groups);
+
+// The inverse: returns the layout of an [O,I,KH,KW] weight in the memory of
+// `desc`, which has that shape or the one for groups; nullopt if there is none.
+std::optional<ir::Layout> ToWeightLayout(const dnnl::memory::desc& desc);
 
 }  // namespace fusor::cpu

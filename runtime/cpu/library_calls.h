@@ -30,6 +30,8 @@ std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
                                               const Im2colPlan& plan);
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
-                                              MaxPoolPlan plan);
+                                              const DepthwisePlan& plan);
+std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
+                                              const MaxPoolPlan& plan);
 
 }  // namespace fusor::cpu

@@ -3,10 +3,10 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 
+#include "runtime/cpu/activation.h"
 #include "runtime/cpu/library_calls.h"
 
 namespace fusor::cpu {
@@ -145,41 +145,16 @@ void MaxOfRowPlain(const Row& row, const Element* x, Element* y,
 }
 
 template <typename Element>
-RowFunction<Element> RowFunctionOf(MaxPoolPlan plan) {
-  switch (plan) {
-    case MaxPoolPlan::kAvx512:
+RowFunction<Element> RowFunctionOf(VectorIsa isa) {
+  switch (isa) {
+    case VectorIsa::kAvx512:
       return MaxOfRowAvx512<Element>;
-    case MaxPoolPlan::kAvx2:
+    case VectorIsa::kAvx2:
       return MaxOfRowAvx2<Element>;
-    case MaxPoolPlan::kPlain:
+    case VectorIsa::kPlain:
       break;
   }
   return MaxOfRowPlain<Element>;
-}
-
-// The extents and strides of an activation, as groups of contiguous channels.
-struct Activation {
-  int64_t images, groups, channels, height, width;
-  int64_t image_step, group_step, row_step, column_step;
-};
-
-Activation ActivationOf(const ir::TensorType& type) {
-  Activation a{.images = type.shape[0],
-               .groups = type.shape[1],
-               .channels = 1,
-               .height = type.shape[2],
-               .width = type.shape[3]};
-  std::array<int64_t*, 4> steps{&a.image_step, &a.group_step, &a.row_step,
-                                &a.column_step};
-  for (const ir::PhysicalAxis& axis : PhysicalAxes(type)) {
-    if (axis.dim == 1 && axis.stride == 1 && axis.extent > 1) {
-      a.channels = axis.extent;
-      a.groups /= axis.extent;
-    } else {
-      *steps[axis.dim] = axis.stride;
-    }
-  }
-  return a;
 }
 
 // Splits channels into groups of one. The channels of a row-major 1x1 image are
@@ -193,14 +168,14 @@ void TakeChannelsApart(Activation& a) {
 template <typename Element>
 class MaxPoolExecutable final : public CpuExecutable {
  public:
-  MaxPoolExecutable(const LibraryCall& call, MaxPoolPlan plan)
+  MaxPoolExecutable(const LibraryCall& call, VectorIsa isa)
       : CpuExecutable(call),
         x_(ActivationOf(call.operands[0])),
         y_(ActivationOf(call.results[0])),
         window_(call.attrs.Ints("window")),
         stride_(call.attrs.Ints("stride")),
         pad_(call.attrs.Ints("pad")),
-        function_(RowFunctionOf<Element>(plan)) {
+        function_(RowFunctionOf<Element>(isa)) {
     if (x_.channels != y_.channels) {
       TakeChannelsApart(x_.channels > 1 ? x_ : y_);
     }
@@ -250,11 +225,11 @@ class MaxPoolExecutable final : public CpuExecutable {
 }  // namespace
 
 std::unique_ptr<CpuExecutable> MakeExecutable(const LibraryCall& call,
-                                              MaxPoolPlan plan) {
+                                              const MaxPoolPlan& plan) {
   if (call.operands[0].dtype == DType::kF32) {
-    return std::make_unique<MaxPoolExecutable<float>>(call, plan);
+    return std::make_unique<MaxPoolExecutable<float>>(call, plan.isa);
   }
-  return std::make_unique<MaxPoolExecutable<uint16_t>>(call, plan);
+  return std::make_unique<MaxPoolExecutable<uint16_t>>(call, plan.isa);
 }
 
 }  // namespace fusor::cpu

@@ -1,11 +1,10 @@
 // Runs Winograd convolutions in bf16.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "runtime/cpu/library_calls.h"
+#include "runtime/cpu/parts.h"
 #include "runtime/cpu/winograd_kernels.h"
 
 namespace fusor::cpu {
@@ -13,20 +12,6 @@ namespace {
 
 using codegen::LibraryCall;
 using ir::DType;
-
-// Runs all parts on the available threads.
-template <typename Body>
-void ForParts(int64_t parts, const Body& body) {
-#pragma omp parallel
-  for (int64_t part = omp_get_thread_num(); part < parts;
-       part += omp_get_num_threads()) {
-    body(part);
-  }
-}
-
-IndexRange Share(int64_t total, int64_t part, int64_t parts) {
-  return {total * part / parts, total * (part + 1) / parts};
-}
 
 // args: input, weight, bias if any, result, workspace.
 class ConvExecutable final : public CpuExecutable {

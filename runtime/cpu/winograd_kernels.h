@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "codegen/cpu/winograd_plan.h"
+#include "runtime/cpu/parts.h"
 
 namespace fusor::cpu {
 
@@ -16,11 +17,6 @@ namespace fusor::cpu {
 // Transforms are computed in f32, their results are rounded to bf16 and the
 // products are summed in f32. Activations are bf16 in blocks of 16 channels
 // (aBcd16b). The functions check nothing and are single-threaded.
-
-struct IndexRange {
-  int64_t begin = 0, end = 0;
-  int64_t size() const { return end - begin; }
-};
 
 // Stores B^T d B of the tiles in v[point][tile][padded_in_channels], with
 // `stride` elements between points.

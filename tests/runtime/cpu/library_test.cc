@@ -1,6 +1,7 @@
 // Compares library calls with the interpreter in every layout that the backend
 // offers.
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include <limits>
@@ -24,6 +25,8 @@ using ir::Tensor;
 using ir::TensorType;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::Each;
+using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -81,6 +84,10 @@ const ConvCase kConvCases[] = {
     {1, 16, 16, 12, 3, 1, 2, 2, 1},
     {1, 32, 32, 8, 3, 1, 1, 1, 2},
     {2, 16, 16, 8, 3, 1, 1, 1, 16},
+    {2, 32, 32, 11, 5, 2, 2, 1, 32},
+    {1, 48, 48, 9, 7, 1, 3, 1, 48, true, false},
+    {2, 20, 20, 8, 3, 1, 1, 1, 20},
+    {2, 8, 32, 8, 3, 1, 1, 1, 8},
     {1, 1, 1, 5, 5, 1, 0, 1, 1},
     {3, 16, 16, 1, 1, 1, 0, 1, 1},
 };
@@ -318,6 +325,27 @@ TEST(CpuLibraryTest, NoCandidateOfAResidualNetworkIsAReferenceKernel) {
               << one->node->op_name() << " case " << i;
         }
       }
+    }
+  }
+}
+
+// oneDNN's kernels for groups need a blocked weight, too. With a row-major one
+// it multiplies matrices, one per group.
+TEST(CpuLibraryTest, ConvolutionsOfGroupsAreBlockedInFp32) {
+  for (const ConvCase& c : {ConvCase{2, 32, 32, 14, 3, 1, 1, 1, 32},
+                            ConvCase{2, 32, 32, 14, 5, 2, 2, 1, 32},
+                            ConvCase{2, 64, 64, 7, 7, 1, 3, 1, 64},
+                            ConvCase{2, 64, 64, 14, 3, 1, 1, 1, 2}}) {
+    for (const auto& one : ConvNodes(c, DType::kF32)) {
+      SCOPED_TRACE(fmt::format("{} kernel {}", one->node->op_name(), c.kernel));
+      const auto candidates = Cpu::Get().compiler().Candidates(*one->node);
+      const ir::LibraryCandidate& first = candidates.at(0);
+      EXPECT_THAT(first.implementation,
+                  AllOf(Not(HasSubstr("gemm")), Not(HasSubstr("ref"))));
+      EXPECT_THAT(first.operands,
+                  Each(Not(Field(&ir::Layout::tiles, IsEmpty()))));
+      EXPECT_THAT(first.results,
+                  Each(Not(Field(&ir::Layout::tiles, IsEmpty()))));
     }
   }
 }

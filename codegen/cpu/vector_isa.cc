@@ -1,0 +1,29 @@
+#include "codegen/cpu/vector_isa.h"
+
+namespace fusor::cpu {
+
+VectorIsa WidestIsa() {
+  if (__builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq")) {
+    return VectorIsa::kAvx512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    return VectorIsa::kAvx2;
+  }
+  return VectorIsa::kPlain;
+}
+
+std::string_view IsaName(VectorIsa isa) {
+  switch (isa) {
+    case VectorIsa::kPlain:
+      return "plain";
+    case VectorIsa::kAvx2:
+      return "avx2";
+    case VectorIsa::kAvx512:
+      return "avx512";
+  }
+  return "";
+}
+
+}  // namespace fusor::cpu

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+
+#include "ir/tensor_type.h"
+
+namespace fusor::cpu {
+
+// The extents and strides (in elements) of an activation [N,C,H,W] in memory,
+// as groups of contiguous channels: one channel per group if row-major, all
+// channels in one group if channels-last.
+struct Activation {
+  int64_t images, groups, channels, height, width;
+  int64_t image_step, group_step, row_step, column_step;
+};
+Activation ActivationOf(const ir::TensorType& type);
+
+}  // namespace fusor::cpu
