@@ -322,8 +322,8 @@ ncclResult_t Launch(const Job& job, CUstream stream) {
 
 // Adds a message to the group. Outside of a group, ranks would wait for each
 // other.
-ncclResult_t CollectiveTimeline(ncclComm_t comm, CUstream stream,
-                                Message message, bool sends) {
+ncclResult_t AddMessage(ncclComm_t comm, CUstream stream, Message message,
+                        bool sends) {
   if (!grouping || message.rank >= comm->ranks) return ncclInvalidUsage;
   if (!exchange) {
     exchange = Job{comm, {Op::kExchange, 0, ncclInt8, 0}};
@@ -346,7 +346,7 @@ size_t SizeOf(ncclDataType_t type) {
 }  // namespace
 }  // namespace fusor::test
 
-using fusor::test::CollectiveTimeline;
+using fusor::test::AddMessage;
 using fusor::test::IsInjected;
 using fusor::test::Launch;
 using fusor::test::Op;
@@ -537,13 +537,13 @@ ncclResult_t ncclBroadcast(const void* from, void* to, size_t n,
 ncclResult_t ncclSend(const void* from, size_t n, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
   auto* data = static_cast<char*>(const_cast<void*>(from));
-  return CollectiveTimeline(comm, stream, {peer, data, n * SizeOf(type)}, true);
+  return AddMessage(comm, stream, {peer, data, n * SizeOf(type)}, true);
 }
 
 ncclResult_t ncclRecv(void* to, size_t n, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
-  return CollectiveTimeline(
-      comm, stream, {peer, static_cast<char*>(to), n * SizeOf(type)}, false);
+  return AddMessage(comm, stream,
+                    {peer, static_cast<char*>(to), n * SizeOf(type)}, false);
 }
 
 ncclResult_t ncclGroupStart() {

@@ -76,7 +76,7 @@ const OrderedReduce::Sum& OrderedReduce::Find(const Collective& collective) {
 CUdeviceptr OrderedReduce::SumOfPart(const Collective& collective,
                                      CUstream stream) {
   const Sum& sum = Find(collective);
-  CollectiveTimeline(collective, sum, stream);
+  AllToAll(collective, sum, stream);
   const CUdeviceptr result = sum.parts + connection_.world_size() * sum.stride *
                                              ir::DTypeSize(collective.dtype);
   const std::array<void*, 2> args{reinterpret_cast<void*>(sum.parts),
@@ -88,8 +88,8 @@ CUdeviceptr OrderedReduce::SumOfPart(const Collective& collective,
 
 // Sends every rank its shard of this rank's elements. Receives this rank's
 // shard from rank r at index r of sum.parts.
-void OrderedReduce::CollectiveTimeline(const Collective& c, const Sum& sum,
-                                       CUstream stream) const {
+void OrderedReduce::AllToAll(const Collective& c, const Sum& sum,
+                             CUstream stream) const {
   const Nccl& nccl = connection_.nccl();
   const int ranks = connection_.world_size();
   const int64_t size = ir::DTypeSize(c.dtype);

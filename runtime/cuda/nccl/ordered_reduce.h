@@ -49,8 +49,8 @@ class OrderedReduce {
   };
 
   const Sum& Find(const runtime::Collective& collective);
-  void CollectiveTimeline(const runtime::Collective& collective, const Sum& sum,
-                          CUstream stream) const;
+  void AllToAll(const runtime::Collective& collective, const Sum& sum,
+                CUstream stream) const;
 
   const NcclConnection& connection_;
   const Context& context_;
