@@ -33,11 +33,11 @@ struct Case {
   std::vector<NormLowering> lowerings;
 };
 
-// vgg16-bn is narrowed: its fully connected layers would have 120 million
-// parameters.
+// Networks of many channels are narrowed: EmulatedWideVgg has all of them.
 std::unique_ptr<ir::Graph> Build(const std::string& arch, Phase phase,
                                  int64_t batch) {
   if (arch == "vgg16-bn") return NarrowVgg16Bn(phase, batch);
+  if (arch == "resnet18") return NarrowResNet18(phase, batch);
   const models::ModelOptions options{
       .batch = batch, .image_size = 32, .num_classes = 10};
   return models::BuildModel(arch, phase, options).graph;

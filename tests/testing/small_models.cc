@@ -194,4 +194,33 @@ std::unique_ptr<ir::Graph> NarrowVgg16Bn(models::Phase phase, int64_t batch,
   return graph;
 }
 
+std::unique_ptr<ir::Graph> NarrowResNet18(models::Phase phase, int64_t batch) {
+  const models::ModelOptions options{
+      .batch = batch, .image_size = 32, .num_classes = 10};
+  auto graph = std::make_unique<ir::Graph>("narrow_resnet18");
+  ir::Builder b(*graph);
+  models::Layers layers(b, phase, options);
+  const auto conv = [&](ir::Value* x, const std::string& name, int64_t channels,
+                        int64_t kernel, int64_t stride) {
+    x = layers.Conv(x, name, channels,
+                    {.kernel = kernel, .stride = stride, .pad = kernel / 2});
+    return layers.BatchNorm(x, name + ".bn");
+  };
+  ir::Value* x =
+      layers.Relu(conv(layers.Images(), "conv1", 16, 7, 2), "conv1.relu");
+  x = layers.MaxPool(x, "maxpool", 3, 2, 1);
+  for (int block = 0; block < 8; ++block) {
+    const std::string name = "layer" + std::to_string(block / 2 + 1) + "." +
+                             std::to_string(block % 2);
+    const int64_t channels = int64_t{16} << block / 2;
+    const int64_t stride = block > 0 && block % 2 == 0 ? 2 : 1;
+    ir::Value* y = conv(x, name + ".conv1", channels, 3, stride);
+    y = conv(layers.Relu(y, name + ".relu1"), name + ".conv2", channels, 3, 1);
+    if (stride > 1) x = conv(x, name + ".downsample", channels, 1, stride);
+    x = layers.Relu(b.Plus(y, x), name + ".relu2");
+  }
+  layers.Classify(layers.Linear(b.GlobalAvgPool(x), "fc", 10));
+  return graph;
+}
+
 }  // namespace fusor::test

@@ -32,4 +32,9 @@ std::unique_ptr<ir::Graph> SmallBottlenecks(int64_t batch = 2);
 std::unique_ptr<ir::Graph> NarrowVgg16Bn(models::Phase phase, int64_t batch = 4,
                                          int part = 8);
 
+// The layers of resnet18 for 32x32 images and ten classes, with a quarter of
+// the channels.
+std::unique_ptr<ir::Graph> NarrowResNet18(models::Phase phase,
+                                          int64_t batch = 4);
+
 }  // namespace fusor::test
