@@ -41,6 +41,11 @@ struct Placement {
   int64_t peak = 0;
 };
 
+// Returns whether less memory is not worth the time to search for it.
+bool IsNearLowerBound(const Problem& problem, int64_t peak) {
+  return peak - problem.lower_bound <= problem.lower_bound / 1000;
+}
+
 void Validate(const MemoryRequest& request) {
   const auto n = static_cast<int>(request.items.size());
   for (int i = 0; i < n; ++i) {
@@ -323,7 +328,7 @@ struct Attempt {
   std::string name;
 };
 
-// Returns the placements of all heuristics, the best first. If one reaches the
+// Returns the placements of all heuristics, the best first. If one is near the
 // lower bound, returns only that one.
 std::vector<Attempt> Race(const Problem& problem) {
   std::vector<Attempt> attempts;
@@ -337,7 +342,7 @@ std::vector<Attempt> Race(const Problem& problem) {
       attempts.push_back({PlaceInOrder(problem, order, fit), order, fit,
                           fmt::format("{}, {} fit", heuristic.name,
                                       fit == Fit::kFirst ? "first" : "best")});
-      if (attempts.back().placement.peak == problem.lower_bound) {
+      if (IsNearLowerBound(problem, attempts.back().placement.peak)) {
         return {std::move(attempts.back())};
       }
     }
@@ -355,7 +360,7 @@ void Improve(const Problem& problem, int64_t rounds, Attempt& best) {
   std::vector<int> order = best.order;
   Placement current = best.placement;
   for (int64_t round = 0; round < rounds; ++round) {
-    if (best.placement.peak == problem.lower_bound) return;
+    if (IsNearLowerBound(problem, best.placement.peak)) return;
     // The last block in the order that ends at the peak.
     auto top = std::find_if(order.rbegin(), order.rend(), [&](int i) {
       return current.offsets[i] + problem.blocks[i].bytes == current.peak;
@@ -383,7 +388,7 @@ Attempt ImproveBest(const Problem& problem, std::vector<Attempt> attempts) {
     left -= rounds;
     Improve(problem, rounds, attempt);
     if (attempt.placement.peak < best->placement.peak) best = &attempt;
-    if (best->placement.peak == problem.lower_bound) break;
+    if (IsNearLowerBound(problem, best->placement.peak)) break;
   }
   return std::move(*best);
 }
