@@ -25,7 +25,7 @@ JEMALLOC_OPTIONS = ("dirty_decay_ms:-1,muzzy_decay_ms:-1,thp:always,"
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--arch", default="resnet50",
-                        choices=["resnet18", "resnet50", "vgg16"])
+                        help="name of a torchvision classification model")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--dtype", default="fp32", choices=["fp32", "bf16"])
@@ -63,7 +63,11 @@ def make_step(args):
 
     torch.manual_seed(0)
     torch.set_num_threads(args.threads)
-    model = getattr(torchvision.models, args.arch)(num_classes=1000).train()
+    # These two would take a minute to draw their initial weights.
+    quick = ({"init_weights": False}
+             if args.arch in ("googlenet", "inception_v3") else {})
+    model = torchvision.models.get_model(args.arch, num_classes=1000,
+                                         **quick).train()
     images = torch.randn(args.batch_size, 3, args.image_size, args.image_size)
     labels = torch.randint(0, 1000, (args.batch_size,))
     if args.layout == "channels_last":
@@ -75,8 +79,14 @@ def make_step(args):
 
     def step():
         with torch.autocast("cpu", torch.bfloat16, args.dtype == "bf16"):
-            logits = forward(images)
+            outputs = forward(images)
+        # GoogLeNet and Inception have auxiliary outputs.
+        logits, *auxiliary = ((outputs,) if torch.is_tensor(outputs)
+                              else outputs)
         loss = F.cross_entropy(logits.float(), labels)
+        for side in auxiliary:
+            if side is not None:
+                loss = loss + 0.3 * F.cross_entropy(side.float(), labels)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()

@@ -25,6 +25,8 @@ import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -82,9 +84,10 @@ def fusor_program(name, args, extra):
 def torch_program(name, args):
     return Program(name, lambda batch: [
         args.python, str(HERE / "bench_torch.py"), "--arch", args.arch,
-        "--batch-size", str(batch), "--dtype", args.dtype, "--threads",
-        str(args.threads), "--warmup", str(args.warmup), "--iterations",
-        str(args.iterations), *TORCH_VARIANTS[name]], last_json)
+        "--batch-size", str(batch), "--image-size", str(args.image_size),
+        "--dtype", args.dtype, "--threads", str(args.threads), "--warmup",
+        str(args.warmup), "--iterations", str(args.iterations),
+        *TORCH_VARIANTS[name]], last_json)
 
 
 def programs(args):
@@ -117,6 +120,34 @@ def stolen_ticks():
         return None
 
 
+@dataclasses.dataclass
+class Execution:
+    code: int
+    stdout: str
+    stderr: str
+    peak_rss_bytes: int
+
+
+def execute(command, environment, timeout):
+    """Runs a command to its end. Throws RunError after `timeout` seconds."""
+    with (tempfile.TemporaryFile("w+") as stdout,
+          tempfile.TemporaryFile("w+") as stderr):
+        process = subprocess.Popen(  # pylint: disable=consider-using-with
+            command, env=environment, stdout=stdout, stderr=stderr)
+        killer = threading.Timer(timeout, process.kill)
+        killer.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        timed_out = not killer.is_alive()
+        killer.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if timed_out:
+            raise RunError(f"took longer than {timeout} s")
+        for stream in (stdout, stderr):
+            stream.seek(0)
+        return Execution(process.returncode, stdout.read(), stderr.read(),
+                         usage.ru_maxrss * 1024)
+
+
 def run(program, batch, args):
     """Runs a measurement. Returns {program, batch, command, images_per_second,
     ...}, or `error` in place of the numbers."""
@@ -126,18 +157,16 @@ def run(program, batch, args):
     environment = dict(os.environ, OMP_NUM_THREADS=str(args.threads))
     stolen, begin = stolen_ticks(), time.monotonic()
     try:
-        done = subprocess.run(command, env=environment, capture_output=True,
-                              text=True, timeout=args.timeout, check=False)
-        if done.returncode != 0:
+        done = execute(command, environment, args.timeout)
+        if done.code != 0:
             last = (done.stderr.strip() or done.stdout.strip()).splitlines()
-            raise RunError(f"exit code {done.returncode}: "
+            raise RunError(f"exit code {done.code}: "
                            f"{last[-1] if last else 'no output'}")
-        record["result"] = program.parse(done.stdout)
+        record["result"] = {"peak_rss_bytes": done.peak_rss_bytes,
+                            **program.parse(done.stdout)}
         record["images_per_second"] = record["result"]["images_per_second"]
     except (OSError, RunError) as error:
         record["error"] = str(error)
-    except subprocess.TimeoutExpired:
-        record["error"] = f"took longer than {args.timeout} s"
     record["wall_seconds"] = time.monotonic() - begin
     if stolen is not None:
         record["stolen_ticks"] = stolen_ticks() - stolen
@@ -282,6 +311,7 @@ def parse_arguments():
                         help="seconds for one run")
     parser.add_argument("--out", type=pathlib.Path, required=True,
                         help="writes OUT.json and OUT.md")
+    parser.set_defaults(image_size=224)
     args = parser.parse_args()
     if not programs(args):
         parser.error("nothing to run: give --fusor, --python, --floor or "
