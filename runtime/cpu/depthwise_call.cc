@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "runtime/cpu/activation.h"
+#include "runtime/cpu/lanes.h"
 #include "runtime/cpu/library_calls.h"
 #include "runtime/cpu/parts.h"
 
@@ -14,17 +15,6 @@ using codegen::LibraryCall;
 using ir::DType;
 
 #define FUSOR_INLINE __attribute__((always_inline)) inline
-
-template <int kLanes>
-struct Vector;
-template <>
-struct Vector<8> {
-  using Type = float __attribute__((vector_size(32)));
-};
-template <>
-struct Vector<16> {
-  using Type = float __attribute__((vector_size(64)));
-};
 
 // A row of the result's gradient and a row of the input, [pixels, lanes].
 struct RowPair {
@@ -41,18 +31,17 @@ struct RowPair {
 template <int kLanes, int kTaps>
 FUSOR_INLINE void AddTaps(const RowPair& row, float* sums) {
   constexpr int kPixels = kTaps >= 7 ? 1 : kTaps >= 5 ? 2 : 4;
-  using Lanes = typename Vector<kLanes>::Type;
-  static_assert(sizeof(Lanes) == 4 * kLanes);
-  Lanes sum[kPixels][kTaps] = {};
+  using Floats = typename Lanes<kLanes>::Floats;
+  Floats sum[kPixels][kTaps] = {};
   const float* dy = row.dy;
   const float* x = row.x;
   int64_t left = row.pixels;
   for (; left >= kPixels; left -= kPixels) {
     for (int p = 0; p < kPixels; ++p) {
-      Lanes g;
+      Floats g;
       std::memcpy(&g, dy, sizeof(g));
       for (int k = 0; k < kTaps; ++k) {
-        Lanes v;
+        Floats v;
         std::memcpy(&v, x + k * row.tap_step, sizeof(v));
         sum[p][k] += g * v;
       }
@@ -61,10 +50,10 @@ FUSOR_INLINE void AddTaps(const RowPair& row, float* sums) {
     }
   }
   for (; left > 0; --left) {
-    Lanes g;
+    Floats g;
     std::memcpy(&g, dy, sizeof(g));
     for (int k = 0; k < kTaps; ++k) {
-      Lanes v;
+      Floats v;
       std::memcpy(&v, x + k * row.tap_step, sizeof(v));
       sum[0][k] += g * v;
     }
@@ -72,7 +61,7 @@ FUSOR_INLINE void AddTaps(const RowPair& row, float* sums) {
     x += row.x_step;
   }
   for (int k = 0; k < kTaps; ++k) {
-    Lanes total;
+    Floats total;
     std::memcpy(&total, sums + k * kLanes, sizeof(total));
     for (int p = 0; p < kPixels; ++p) total += sum[p][k];
     std::memcpy(sums + k * kLanes, &total, sizeof(total));

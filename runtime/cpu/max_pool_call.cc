@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "runtime/cpu/activation.h"
+#include "runtime/cpu/lanes.h"
 #include "runtime/cpu/library_calls.h"
 
 namespace fusor::cpu {
@@ -15,32 +16,32 @@ namespace {
 using codegen::LibraryCall;
 using ir::DType;
 
-// Channels that are contiguous in memory are reduced 16 at a time.
-constexpr int kWide = 16;
-using Floats = float __attribute__((vector_size(4 * kWide)));
-using Words = int32_t __attribute__((vector_size(4 * kWide)));
-using Halves = uint16_t __attribute__((vector_size(2 * kWide)));
-using Bytes = uint8_t __attribute__((vector_size(kWide)));
-
 #define FUSOR_INLINE __attribute__((always_inline)) inline
 
+template <typename Floats>
 FUSOR_INLINE void Load(const float* from, Floats& x) {
   std::memcpy(&x, from, sizeof(x));
 }
+template <typename Floats>
 FUSOR_INLINE void Load(const uint16_t* from, Floats& x) {
-  Halves bits;
+  using L = Lanes<sizeof(Floats) / sizeof(float)>;
+  typename L::Halves bits;
   std::memcpy(&bits, from, sizeof(bits));
-  const Words wide = __builtin_convertvector(bits, Words) << 16;
+  const typename L::Words wide =
+      __builtin_convertvector(bits, typename L::Words) << 16;
   std::memcpy(&x, &wide, sizeof(x));
 }
+template <typename Floats>
 FUSOR_INLINE void Store(float* to, const Floats& x) {
   std::memcpy(to, &x, sizeof(x));
 }
 // Truncation is exact, because x is one of the operand's elements.
+template <typename Floats>
 FUSOR_INLINE void Store(uint16_t* to, const Floats& x) {
-  Words wide;
+  using L = Lanes<sizeof(Floats) / sizeof(float)>;
+  typename L::Words wide;
   std::memcpy(&wide, &x, sizeof(x));
-  const Halves bits = __builtin_convertvector(wide >> 16, Halves);
+  const auto bits = __builtin_convertvector(wide >> 16, typename L::Halves);
   std::memcpy(to, &bits, sizeof(bits));
 }
 FUSOR_INLINE float Widen(float x) { return x; }
@@ -53,13 +54,15 @@ struct Window {
   int64_t position, width;        // of the part's first element; of the window
 };
 
-// Computes the first maximum of each channel and its position in the window.
-// NaN is greater than any number.
-template <typename Element>
+// Computes the first maximum of each channel and its position in the window,
+// of `kLanes` channels at a time. NaN is greater than any number.
+template <int kLanes, typename Element>
 FUSOR_INLINE void MaxOfWindow(const Window& w, int64_t channels,
                               const Element* x, Element* y, uint8_t* index) {
+  using Floats = typename Lanes<kLanes>::Floats;
+  using Words = typename Lanes<kLanes>::Words;
   int64_t c = 0;
-  for (; c + kWide <= channels; c += kWide) {
+  for (; c + kLanes <= channels; c += kLanes) {
     Floats best;
     Load(x + c, best);
     Words at = {};
@@ -76,7 +79,8 @@ FUSOR_INLINE void MaxOfWindow(const Window& w, int64_t channels,
       }
     }
     Store(y + c, best);
-    const Bytes narrow = __builtin_convertvector(at, Bytes);
+    const auto narrow =
+        __builtin_convertvector(at, typename Lanes<kLanes>::Bytes);
     std::memcpy(index + c, &narrow, sizeof(narrow));
   }
   for (; c < channels; ++c) {
@@ -107,7 +111,7 @@ struct Row {
   Window window;        // rows are clipped to the image, columns are not
 };
 
-template <typename Element>
+template <int kLanes, typename Element>
 FUSOR_INLINE void MaxOfRow(const Row& row, const Element* x, Element* y,
                            uint8_t* index) {
   for (int64_t i = 0; i < row.count; ++i) {
@@ -117,7 +121,8 @@ FUSOR_INLINE void MaxOfRow(const Row& row, const Element* x, Element* y,
     window.columns =
         std::min(left + row.window.columns, row.image_width) - first;
     window.position += first - left;
-    MaxOfWindow(window, row.channels, x + first * window.column_step, y, index);
+    MaxOfWindow<kLanes>(window, row.channels, x + first * window.column_step, y,
+                        index);
     y += row.result_step;
     index += row.result_step;
   }
@@ -130,18 +135,18 @@ using RowFunction = void (*)(const Row& row, const Element* x, Element* y,
 template <typename Element>
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void
 MaxOfRowAvx512(const Row& row, const Element* x, Element* y, uint8_t* index) {
-  MaxOfRow(row, x, y, index);
+  MaxOfRow<16>(row, x, y, index);
 }
 template <typename Element>
 __attribute__((target("avx2"))) void MaxOfRowAvx2(const Row& row,
                                                   const Element* x, Element* y,
                                                   uint8_t* index) {
-  MaxOfRow(row, x, y, index);
+  MaxOfRow<8>(row, x, y, index);
 }
 template <typename Element>
 void MaxOfRowPlain(const Row& row, const Element* x, Element* y,
                    uint8_t* index) {
-  MaxOfRow(row, x, y, index);
+  MaxOfRow<8>(row, x, y, index);
 }
 
 template <typename Element>
