@@ -10,16 +10,41 @@ namespace {
 
 using codegen::LibraryCall;
 
-bool CanMaxPool(const LibraryCall& call) {
-  if (call.op != ir::OpKind::kMaxPool || call.results.size() != 2) return false;
-  const ir::TensorType& x = call.operands[0];
+// Returns whether fusor's own pooling knows a tensor's dtype and layout.
+bool CanPool(const ir::TensorType& x) {
   const auto is_channel = [](const ir::Layout::Tile& tile) {
     return tile.dim == 1;
   };
   return (x.dtype == ir::DType::kF32 || x.dtype == ir::DType::kBF16) &&
-         call.results[0].layout == x.layout &&
-         call.results[1].layout == x.layout && x.layout.tiles.size() <= 1 &&
+         x.layout.tiles.size() <= 1 &&
          std::all_of(x.layout.tiles.begin(), x.layout.tiles.end(), is_channel);
+}
+
+bool CanMaxPool(const LibraryCall& call) {
+  if (call.op != ir::OpKind::kMaxPool || call.results.size() != 2) return false;
+  const ir::TensorType& x = call.operands[0];
+  return CanPool(x) && call.results[0].layout == x.layout &&
+         call.results[1].layout == x.layout;
+}
+
+std::optional<MaxPoolGradPlan> PlanMaxPoolGrad(const LibraryCall& call) {
+  if (call.op != ir::OpKind::kMaxPoolGrad || call.operands.size() != 2) {
+    return std::nullopt;
+  }
+  const ir::TensorType& dx = call.results[0];
+  const ir::Layout channels_last{{0, 2, 3, 1}, {}};
+  const bool contiguous =
+      !dx.layout.tiles.empty() || dx.layout == channels_last;
+  if (!CanPool(dx) || !contiguous || call.operands[0].layout != dx.layout ||
+      call.operands[1].layout != dx.layout) {
+    return std::nullopt;
+  }
+  const int64_t channels =
+      dx.layout.tiles.empty() ? dx.shape[1] : dx.layout.tiles[0].size;
+  const VectorIsa isa = WidestIsa();
+  const bool wide = isa == VectorIsa::kAvx512 && channels % 16 == 0;
+  if (channels % 8 != 0) return std::nullopt;
+  return MaxPoolGradPlan{isa, wide ? 16 : 8};
 }
 
 LibraryPlan PlanMaxPool() {
@@ -47,6 +72,9 @@ LibraryPlan PlanLibraryCall(const LibraryCall& call) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};
   }
   if (CanMaxPool(call)) return PlanMaxPool();
+  if (const auto plan = PlanMaxPoolGrad(call); plan.has_value()) {
+    return {"fusor_max_pool_grad:" + std::string(IsaName(plan->isa)), 0, *plan};
+  }
   if (const auto plan = PlanOneDnn(call); plan.has_value()) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};
   }

@@ -22,6 +22,14 @@ struct MaxPoolPlan {
   VectorIsa isa{};
 };
 
+// fusor's own max_pool_grad for f32 or bf16 where channels are contiguous. Each
+// element is written once, with the sum of all windows over it. oneDNN's clears
+// the tensor and adds window after window.
+struct MaxPoolGradPlan {
+  VectorIsa isa{};
+  int lanes = 0;  // channels at a time, 8 or 16
+};
+
 // The interpreter: any op in any dtype. Slow and allocates: only for what the
 // libraries lack.
 struct ReferencePlan {};
@@ -31,7 +39,7 @@ struct LibraryPlan {
   std::string implementation;
   int64_t workspace_bytes = 0;
   std::variant<ReferencePlan, OneDnnPlan, WinogradPlan, Im2colPlan,
-               DepthwisePlan, MaxPoolPlan>
+               DepthwisePlan, MaxPoolPlan, MaxPoolGradPlan>
       method{};
 };
 

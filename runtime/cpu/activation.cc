@@ -23,4 +23,12 @@ Activation ActivationOf(const ir::TensorType& type) {
   return a;
 }
 
+void Align(Activation& a, Activation& b) {
+  if (a.channels == b.channels) return;
+  Activation& apart = a.channels > 1 ? a : b;
+  apart.groups *= apart.channels;
+  apart.channels = 1;
+  apart.group_step = 1;
+}
+
 }  // namespace fusor::cpu

@@ -15,4 +15,8 @@ struct Activation {
 };
 Activation ActivationOf(const ir::TensorType& type);
 
+// Splits channels into groups of one where only one of the two has contiguous
+// channels: those of a row-major 1x1 image are contiguous.
+void Align(Activation& a, Activation& b);
+
 }  // namespace fusor::cpu

@@ -14,8 +14,6 @@ namespace {
 using codegen::LibraryCall;
 using ir::DType;
 
-#define FUSOR_INLINE __attribute__((always_inline)) inline
-
 // A row of the result's gradient and a row of the input, [pixels, lanes].
 struct RowPair {
   const float* dy;

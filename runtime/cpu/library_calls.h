@@ -33,5 +33,7 @@ std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
                                               const DepthwisePlan& plan);
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
                                               const MaxPoolPlan& plan);
+std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
+                                              const MaxPoolGradPlan& plan);
 
 }  // namespace fusor::cpu

@@ -1,4 +1,4 @@
-// fusor's own max_pool.
+// Runs fusor's own max_pool.
 
 #include <omp.h>
 
@@ -16,34 +16,6 @@ namespace {
 using codegen::LibraryCall;
 using ir::DType;
 
-#define FUSOR_INLINE __attribute__((always_inline)) inline
-
-template <typename Floats>
-FUSOR_INLINE void Load(const float* from, Floats& x) {
-  std::memcpy(&x, from, sizeof(x));
-}
-template <typename Floats>
-FUSOR_INLINE void Load(const uint16_t* from, Floats& x) {
-  using L = Lanes<sizeof(Floats) / sizeof(float)>;
-  typename L::Halves bits;
-  std::memcpy(&bits, from, sizeof(bits));
-  const typename L::Words wide =
-      __builtin_convertvector(bits, typename L::Words) << 16;
-  std::memcpy(&x, &wide, sizeof(x));
-}
-template <typename Floats>
-FUSOR_INLINE void Store(float* to, const Floats& x) {
-  std::memcpy(to, &x, sizeof(x));
-}
-// Truncation is exact, because x is one of the operand's elements.
-template <typename Floats>
-FUSOR_INLINE void Store(uint16_t* to, const Floats& x) {
-  using L = Lanes<sizeof(Floats) / sizeof(float)>;
-  typename L::Words wide;
-  std::memcpy(&wide, &x, sizeof(x));
-  const auto bits = __builtin_convertvector(wide >> 16, typename L::Halves);
-  std::memcpy(to, &bits, sizeof(bits));
-}
 FUSOR_INLINE float Widen(float x) { return x; }
 FUSOR_INLINE float Widen(uint16_t x) { return ir::BFloat16ToFloat(x); }
 
@@ -78,10 +50,8 @@ FUSOR_INLINE void MaxOfWindow(const Window& w, int64_t channels,
         at = greater ? place : at;
       }
     }
-    Store(y + c, best);
-    const auto narrow =
-        __builtin_convertvector(at, typename Lanes<kLanes>::Bytes);
-    std::memcpy(index + c, &narrow, sizeof(narrow));
+    StoreExactly(y + c, best);
+    StoreBytes(index + c, at);
   }
   for (; c < channels; ++c) {
     int64_t from = 0;
@@ -162,14 +132,6 @@ RowFunction<Element> RowFunctionOf(VectorIsa isa) {
   return MaxOfRowPlain<Element>;
 }
 
-// Splits channels into groups of one. The channels of a row-major 1x1 image are
-// contiguous, which may be true of only the operand or only the result.
-void TakeChannelsApart(Activation& a) {
-  a.groups *= a.channels;
-  a.channels = 1;
-  a.group_step = 1;
-}
-
 template <typename Element>
 class MaxPoolExecutable final : public CpuExecutable {
  public:
@@ -181,9 +143,7 @@ class MaxPoolExecutable final : public CpuExecutable {
         stride_(call.attrs.Ints("stride")),
         pad_(call.attrs.Ints("pad")),
         function_(RowFunctionOf<Element>(isa)) {
-    if (x_.channels != y_.channels) {
-      TakeChannelsApart(x_.channels > 1 ? x_ : y_);
-    }
+    Align(x_, y_);
   }
 
   void Run(void* const* args) const override {

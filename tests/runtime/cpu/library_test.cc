@@ -409,6 +409,7 @@ Attrs PoolGeometry(const PoolCase& c) {
 
 std::vector<Layout> PoolLayouts(int64_t channels) {
   std::vector<Layout> layouts{{}, ir::ParseLayout("acdb")};
+  if (channels % 8 == 0) layouts.push_back(ir::ParseLayout("aBcd8b"));
   if (channels % 16 == 0) layouts.push_back(ir::ParseLayout("aBcd16b"));
   return layouts;
 }
