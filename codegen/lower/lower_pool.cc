@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -45,6 +46,11 @@ struct WindowDim {
   std::vector<WindowRun> runs{};
 };
 
+// Windows of a column that a thread of a GPU computes, if that leaves each
+// multiprocessor so many threads.
+constexpr int64_t kStrip = 2;
+constexpr int64_t kThreadsPerMultiprocessor = 2048;
+
 // Extents of the image and the pooled tensor, and the window parameters.
 struct WindowGeometry {
   int64_t image, pooled;
@@ -68,17 +74,23 @@ int64_t Inside(const WindowGeometry& g, int64_t i) {
          std::max<int64_t>(Begin(g, i), 0);
 }
 
-// Returns the blocks if the result is the pooled tensor: one per window.
-WindowDim ForwardWindows(const WindowGeometry& g) {
-  WindowDim dim{.source_scale = g.stride};
-  for (int64_t i = 0; i < g.pooled; ++i) {
-    Element element{0};
-    for (int64_t r = 0; r < g.window; ++r) {
-      const int64_t row = Begin(g, i) + r;
-      if (row < 0 || row >= g.image) continue;
-      element.taps.push_back({r - g.pad, r, Inside(g, i)});
+// Returns the blocks if the result is the pooled tensor: one per `windows`
+// consecutive windows.
+WindowDim ForwardWindows(const WindowGeometry& g, int64_t windows) {
+  WindowDim dim{.source_scale = windows * g.stride, .result_scale = windows};
+  for (int64_t block = 0; block * windows < g.pooled; ++block) {
+    std::vector<Element> elements;
+    for (int64_t u = 0; u < windows && block * windows + u < g.pooled; ++u) {
+      const int64_t i = block * windows + u;
+      Element element{u};
+      for (int64_t r = 0; r < g.window; ++r) {
+        const int64_t row = Begin(g, i) + r;
+        if (row < 0 || row >= g.image) continue;
+        element.taps.push_back({u * g.stride + r - g.pad, r, Inside(g, i)});
+      }
+      elements.push_back(std::move(element));
     }
-    AddBlock(dim, i, {std::move(element)});
+    AddBlock(dim, block, std::move(elements));
   }
   return dim;
 }
@@ -105,6 +117,9 @@ WindowDim BackwardWindows(const WindowGeometry& g) {
   }
   return dim;
 }
+
+// The maximum of some elements, its position, and what the gathers have there.
+using Registers = std::vector<int>;
 
 class PoolLowering {
  public:
@@ -148,7 +163,20 @@ class PoolLowering {
     const WindowGeometry geometry{
         image[2 + i], pooled[2 + i], node_.attrs().Ints("window")[i],
         node_.attrs().Ints("stride")[i], node_.attrs().Ints("pad")[i]};
-    return backward_ ? BackwardWindows(geometry) : ForwardWindows(geometry);
+    return backward_ ? BackwardWindows(geometry)
+                     : ForwardWindows(geometry, i == 0 ? Strip(geometry) : 1);
+  }
+
+  // Returns how many windows of a column a thread of a GPU computes. Windows
+  // that overlap share the maxima of rows.
+  int64_t Strip(const WindowGeometry& rows) const {
+    const bool overlap = rows.window > rows.stride;
+    if (node_.kind() != OpKind::kMaxPool || !target_.simt || !overlap) return 1;
+    const int64_t threads = shape_[0] * shape_[2] * shape_[3] * shape_[1] /
+                            builder_.kernel().lanes_per_thread();
+    return threads >= kStrip * kThreadsPerMultiprocessor * target_.threads
+               ? kStrip
+               : 1;
   }
 
   // --- Phases ----------------------------------------------------------------
@@ -209,6 +237,7 @@ class PoolLowering {
                  const std::array<const WindowRun*, 2>& runs) {
     std::vector<int> grid;
     values_.BeginPhase(AddAxes(runs, grid));
+    row_maxima_.clear();
     dims_ = dims;
     const auto phase = builder_.BeginPhase(std::move(grid));
     std::optional<KernelBuilder::Scope> loop;
@@ -256,31 +285,54 @@ class PoolLowering {
   // Emits max_pool: the first of equal maxima; NaN is greater than any number.
   // Selects the elements of the gathers along with it.
   void EmitMaximum(const Element& row, const Element& column) {
-    std::vector<int> best;  // registers: maximum, its position, gathered values
+    Registers best;
     for (const Tap& r : row.taps) {
-      for (const Tap& c : column.taps) {
-        std::vector<int> here{Read(node_.input(0), r, c), PositionOf(r, c)};
-        for (const ir::Node* gather : gathers_) {
-          here.push_back(Read(gather->input(0), r, c));
-        }
-        if (best.empty()) {
-          best = std::move(here);
-          continue;
-        }
-        const int number = Test(ScalarOp::kEq, best[0], best[0]);
-        const int nan = Test(ScalarOp::kNe, here[0], here[0]);
-        const int first_nan = Test(ScalarOp::kAnd, nan, number);
-        const int greater = Test(
-            ScalarOp::kOr, Test(ScalarOp::kGt, here[0], best[0]), first_nan);
-        for (size_t i = 0; i < best.size(); ++i) {
-          best[i] = Select(greater, here[i], best[i]);
-        }
+      Registers here = MaximumOfRow(r, column);
+      if (r.position > 0) {
+        here[1] = builder_.Compute(
+            ScalarOp::kAdd, DType::kU8,
+            {here[1], values_.Constant(DType::kU8, static_cast<double>(
+                                                       r.position * width_))});
       }
+      KeepGreater(best, std::move(here));
     }
     values_.Define(node_.output(0), best[0]);
     values_.Define(node_.output(1), best[1]);
     for (size_t i = 0; i < gathers_.size(); ++i) {
       values_.Define(gathers_[i]->output(), best[2 + i]);
+    }
+  }
+
+  // Returns the first maximum of a row of a window, with its position in the
+  // row. Windows below each other share it.
+  const Registers& MaximumOfRow(const Tap& row, const Element& column) {
+    const auto [it, added] =
+        row_maxima_.try_emplace({row.offset, column.offset});
+    if (!added) return it->second;
+    for (const Tap& c : column.taps) {
+      Registers here{
+          Read(node_.input(0), row, c),
+          values_.Constant(DType::kU8, static_cast<double>(c.position))};
+      for (const ir::Node* gather : gathers_) {
+        here.push_back(Read(gather->input(0), row, c));
+      }
+      KeepGreater(it->second, std::move(here));
+    }
+    return it->second;
+  }
+
+  // Replaces `best` by `next` where that is greater. `best` may be empty.
+  void KeepGreater(Registers& best, Registers next) {
+    if (best.empty()) {
+      best = std::move(next);
+      return;
+    }
+    const int number = Test(ScalarOp::kEq, best[0], best[0]);
+    const int at_most = Test(ScalarOp::kLe, next[0], best[0]);
+    const int above = builder_.Compute(ScalarOp::kNot, DType::kBool, {at_most});
+    const int greater = Test(ScalarOp::kAnd, number, above);
+    for (size_t i = 0; i < best.size(); ++i) {
+      best[i] = Select(greater, next[i], best[i]);
     }
   }
 
@@ -382,6 +434,8 @@ class PoolLowering {
   // State of the current phase.
   std::array<const WindowDim*, 2> dims_{};
   int iteration_axis_ = -1;  // kernel axis of the task's loop
+  // By offsets of row and column.
+  std::map<std::pair<int64_t, int64_t>, Registers> row_maxima_;
 };
 
 }  // namespace

@@ -141,17 +141,15 @@ class PoolKernelTest : public testing::TestWithParam<DType> {
   void Check(const Graph& graph, const std::vector<Tensor>& inputs,
              double relative) {
     const auto expected = ir::Interpret(graph, inputs, ir::EvalMode::kTyped);
-    for (const char* target : {"nvidia-h200", "cpu-avx2"}) {
-      const auto actual =
-          test::RunWithKernels(graph, inputs, ir::FindTarget(target));
+    for (const ir::Target& target : targets_) {
+      const auto actual = test::RunWithKernels(graph, inputs, target);
       for (size_t i = 0; i < expected.size(); ++i) {
         EXPECT_TRUE(test::AllClose(actual[i], expected[i], relative, relative))
-            << graph.nodes()[0]->output(i)->name() << " for " << target;
+            << graph.nodes()[0]->output(i)->name() << " for " << target.name;
       }
     }
     for (const auto& node : graph.nodes()) {
-      kernels_.push_back(
-          {LowerFusion(*node, ir::FindTarget("nvidia-h200")).kernel});
+      kernels_.push_back({LowerFusion(*node, targets_[0]).kernel});
     }
   }
 
@@ -189,6 +187,8 @@ class PoolKernelTest : public testing::TestWithParam<DType> {
   }
 
   std::string layout_ = "acdb";
+  std::vector<ir::Target> targets_ = {ir::FindTarget("nvidia-h200"),
+                                      ir::FindTarget("cpu-avx2")};
   std::vector<CompiledKernel> kernels_;
 };
 
@@ -214,6 +214,43 @@ TEST_P(PoolKernelTest, MaximaAndTheirGradients) {
     }
   }
   CheckText();
+}
+
+// 17 rows of windows: the last thread of a column has only one.
+TEST_P(PoolKernelTest, WindowsOfAColumnShareRows) {
+  const Pool pool{{1, 256, 33, 16}, {3, 3}, {2, 2}, {1, 1}};
+  targets_.resize(1);
+  targets_[0].threads = 1;  // multiprocessors, so that tasks suffice
+  Tensor x = test::RandomTensor({DType::kI32, pool.image, {}}, 1, -1, 2);
+  x.type = Type(pool.image, GetParam());
+  for (size_t i = 0; i < x.data.size(); i += 7) {
+    x.data[i] = i % 2 == 0 ? kNan : i % 3 == 0 ? -0.0 : -kInfinity;
+  }
+  Check(*Generated("max_pool", {x.type}, Attrs(pool), {0, 1}), {x}, 0);
+  for (const bool eager : {false, true}) {
+    const auto graph = Normalised(pool, eager);
+    const Tensor dp = test::RandomTensor(
+        {DType::kI32, graph->input(3)->type().shape, {}}, 2, -2, 3);
+    Check(*graph,
+          {x, test::RandomTensor(graph->input(1)->type(), 3),
+           Tensor{graph->input(2)->type(), {1}},
+           Tensor{graph->input(3)->type(), dp.data}},
+          0);
+  }
+  // In the kernel without gathers: not 9 loads a window.
+  const Kernel& kernel = kernels_[0].kernel;
+  std::vector<std::pair<int, int>> loads_and_stores;
+  for (const Phase& phase : kernel.phases) {
+    std::pair<int, int> counts;
+    VisitStatements(phase.body, [&](const Stmt& stmt) {
+      counts.first += stmt.kind == StmtKind::kLoad ? 1 : 0;
+      counts.second += stmt.kind == StmtKind::kStore ? 1 : 0;
+    });
+    loads_and_stores.push_back(counts);
+  }
+  EXPECT_EQ(*std::max_element(loads_and_stores.begin(), loads_and_stores.end()),
+            std::pair(15, 4));
+  CheckText(1);
 }
 
 TEST_P(PoolKernelTest, MeansAndTheirGradients) {
