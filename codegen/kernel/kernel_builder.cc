@@ -87,6 +87,21 @@ int64_t LargestDivisor(int64_t n, int64_t limit) {
   return 1;
 }
 
+size_t RowAxis(std::span<const int64_t> extents, size_t preferred,
+               int64_t limit) {
+  size_t best = preferred;
+  int64_t most = LargestDivisor(extents[preferred], limit);
+  if (4 * most >= limit) return preferred;
+  for (size_t i = extents.size(); i-- > 0;) {
+    const int64_t rows = LargestDivisor(extents[i], limit);
+    if (rows > most) {
+      best = i;
+      most = rows;
+    }
+  }
+  return best;
+}
+
 DType AccumulatorDType(DType dtype) {
   if (dtype == DType::kF16 || dtype == DType::kBF16) return DType::kF32;
   return dtype == DType::kU8 ? DType::kI32 : dtype;

@@ -38,6 +38,13 @@ int64_t LanesFor(int64_t extent, int64_t least, int64_t most);
 // Returns the largest divisor of n that is at most `limit`; 1 if limit < 1.
 int64_t LargestDivisor(int64_t n, int64_t limit);
 
+// Returns the axis that gives a block its rows, at most `limit`: the preferred
+// one if its rows fill at least a quarter of a block, otherwise the axis with
+// most rows, the fastest of several. Rows of the preferred axis access
+// neighbouring memory. Extent 1: the axis cannot give rows.
+size_t RowAxis(std::span<const int64_t> extents, size_t preferred,
+               int64_t limit);
+
 // Returns the accumulator dtype: at least f32 for floats, i32 for u8.
 ir::DType AccumulatorDType(ir::DType dtype);
 

@@ -66,7 +66,9 @@ class LoopPlanner {
   void PlanKept(size_t nest_axis, bool last, Parts* parts);
   void ScheduleReduction();
   void PlanCombination();
-  int64_t MaxChunks(const LoopAxis& axis, bool last) const;
+  int64_t MaxRows() const;
+  int RowedAxis();
+  int64_t MaxChunks(size_t nest_axis) const;
   int64_t Chunks(int64_t extent, int64_t wanted, int64_t limit) const;
   void PlanFolded(size_t nest_axis, bool first, bool last, Parts* parts);
 
@@ -76,6 +78,9 @@ class LoopPlanner {
   const Kernel& kernel_;  // so far
   LoopSchedule plan_;
   int64_t kept_rows_ = 1;  // rows of a block along a parallel axis
+  // Reduction axis that gives a block its rows, an index in the nest; -1: none.
+  int rowed_ = -1;
+  int64_t reduced_rows_ = 1;  // wanted of it
 };
 
 // Plans a kernel without reductions on a CPU. The slowest axes form the grid,
@@ -104,9 +109,10 @@ void LoopPlanner::ScheduleMap() {
 }
 
 // Plans a kernel without reductions on a GPU. The fastest axis is the vector
-// axis. The axis before it provides the rows of a block and a grid-stride loop,
-// with as many iterations as leave enough blocks to occupy the device. Values
-// that do not depend on that axis are loaded once, before the loop.
+// axis. The axis before it (RowAxis) provides the rows of a block and a
+// grid-stride loop, with as many iterations as leave enough blocks to occupy
+// the device. Values that do not depend on that axis are loaded once, before
+// the loop.
 void LoopPlanner::PlanBlockMap() {
   const std::vector<LoopAxis>& axes = nest_.axes();
   std::vector<Parts> parts(axes.size());
@@ -115,10 +121,17 @@ void LoopPlanner::PlanBlockMap() {
   plan_.vector_grid = !axes.empty();
   int64_t rows = 1;
   int64_t tasks = (fastest + kernel_.lanes - 1) / kernel_.lanes;
-  for (size_t i = 0; i + 1 < axes.size(); ++i) tasks *= axes[i].extent;
+  std::vector<int64_t> extents;
+  for (size_t i = 0; i + 1 < axes.size(); ++i) {
+    tasks *= axes[i].extent;
+    extents.push_back(axes[i].extent);
+  }
+  const size_t rowed = extents.empty() ? axes.size()
+                                       : RowAxis(extents, extents.size() - 1,
+                                                 builder_.MaxRows());
   for (size_t i = 0; i < axes.size(); ++i) {
     const bool last = i + 1 == axes.size();
-    if (i + 2 != axes.size()) {
+    if (i != rowed) {
       plan_.grid.push_back(
           builder_.AddAxis(axes[i].name, axes[i].extent, VectorIf(last)));
       parts[i] = {{plan_.grid.back(), 1}};
@@ -175,6 +188,39 @@ void LoopPlanner::PlanBlocks() {
       std::min({kBlockThreads, kBlockElements / kernel_.lanes,
                 std::max<int64_t>(kept / (2 * target_.threads), 1)});
   if (across) kept_rows_ = LargestDivisor(last, most);
+  rowed_ = RowedAxis();
+  if (across && rowed_ >= 0) kept_rows_ = 1;
+}
+
+int64_t LoopPlanner::MaxRows() const {
+  return std::min(kBlockThreads, kBlockElements / kernel_.lanes);
+}
+
+// Returns the reduction axis that gives a block its rows: the fastest one, or
+// another (RowAxis), whose rows are far apart in memory: then half as many. If
+// the vector axis is reduced, rows of parallel axes come first, because they
+// need no shared memory. -1: these are enough, or no other axis is reduced.
+int LoopPlanner::RowedAxis() {
+  const std::vector<LoopAxis>& axes = nest_.axes();
+  std::vector<int64_t> extents;
+  int last = -1;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const bool candidate =
+        axes[i].folded && static_cast<int>(i) != nest_.fastest();
+    extents.push_back(candidate ? axes[i].extent : 1);
+    if (candidate) last = static_cast<int>(i);
+  }
+  if (last < 0) return -1;
+  reduced_rows_ = MaxRows();
+  const bool across = nest_.fastest() >= 0 && axes[nest_.fastest()].folded;
+  if (across && 4 * kept_rows_ >= reduced_rows_) return -1;
+  const int64_t near =
+      DivisorNear(extents[last], reduced_rows_, 2 * reduced_rows_);
+  if (4 * near >= reduced_rows_) return last;
+  const auto rowed = static_cast<int>(RowAxis(extents, last, reduced_rows_));
+  if (rowed != last) reduced_rows_ /= 2;
+  const int64_t rows = LargestDivisor(extents[rowed], reduced_rows_);
+  return across && rows <= kept_rows_ ? -1 : rowed;
 }
 
 void LoopPlanner::PlanKept(size_t nest_axis, bool last, Parts* parts) {
@@ -246,12 +292,21 @@ void LoopPlanner::PlanCombination() {
   }
 }
 
-// Returns the maximal number of chunks of the first reduction axis.
-int64_t LoopPlanner::MaxChunks(const LoopAxis& axis, bool last) const {
+// Returns the maximal number of chunks of a reduction axis. A thread reduces
+// kMinRun elements, along this axis or a faster one.
+int64_t LoopPlanner::MaxChunks(size_t nest_axis) const {
   if (!target_.simt) return kMaxChunks;
-  const int64_t turn =
-      last ? kBlockElements / (plan_.vector_grid ? kernel_.lanes : 1) : 1;
-  return std::min(kMaxBlockChunks, axis.extent / (kMinRun * turn));
+  const auto axis = static_cast<int>(nest_axis);
+  const std::vector<LoopAxis>& axes = nest_.axes();
+  int64_t turn = kMinRun;
+  if (axis == nest_.fastest()) {
+    turn = kMinRun * kBlockElements;
+  } else if (axis == rowed_) {
+    const bool last = nest_axis + 1 == axes.size() ||
+                      static_cast<int>(nest_axis) + 1 == nest_.fastest();
+    turn = last ? kMinRun * kBlockElements / kernel_.lanes : reduced_rows_;
+  }
+  return std::min(kMaxBlockChunks, axes[nest_axis].extent / turn);
 }
 
 // Returns the number of chunks. On a GPU, threads that read many tensors need
@@ -271,7 +326,7 @@ int64_t LoopPlanner::Chunks(int64_t extent, int64_t wanted,
 
 // Splits a reduction axis. The first axis gets a chunk part if the grid has too
 // few tasks. The last axis gets an outer and an inner part if its run would
-// exceed kMaxRun and, on a GPU, rows.
+// exceed kMaxRun. On a GPU one axis gets rows.
 void LoopPlanner::PlanFolded(size_t nest_axis, bool first, bool last,
                              Parts* parts) {
   const LoopAxis& axis = nest_.axes()[nest_axis];
@@ -282,7 +337,7 @@ void LoopPlanner::PlanFolded(size_t nest_axis, bool first, bool last,
   const int64_t tasks = KeptTasks();
   if (first && tasks < 2 * target_.threads && elements >= kSplitElements) {
     const int64_t wanted = (4 * target_.threads + tasks - 1) / tasks;
-    const int64_t chunks = Chunks(extent, wanted, MaxChunks(axis, last));
+    const int64_t chunks = Chunks(extent, wanted, MaxChunks(nest_axis));
     if (chunks > 1) {
       plan_.chunk_axis = builder_.AddAxis(axis.name + "_chunk", chunks);
       extent /= chunks;
@@ -290,10 +345,8 @@ void LoopPlanner::PlanFolded(size_t nest_axis, bool first, bool last,
     }
   }
   int64_t rows = 1;
-  if (target_.simt && last && plan_.vector_grid) {
-    const int64_t wanted =
-        std::min(kBlockThreads, kBlockElements / kernel_.lanes);
-    rows = DivisorNear(extent, wanted, 2 * wanted);
+  if (static_cast<int>(nest_axis) == rowed_) {
+    rows = DivisorNear(extent, reduced_rows_, 2 * reduced_rows_);
     extent /= rows;
   }
   const int64_t group = vector ? kernel_.lanes : 1;

@@ -237,5 +237,37 @@ TEST(CudaChunkedFusions, AgreeWithTheInterpreter) {
   }
 }
 
+// Sums over images, rows and the 8 columns that a thread loads at once, per
+// channel and per group of channels: images give the rows of a block.
+TEST(CudaFewLanes, AgreeWithTheInterpreter) {
+  const ir::Target target = ir::FindTarget("nvidia-h200");
+  std::vector<CompiledKernel> kernels;
+  for (const DType dtype : {DType::kF32, DType::kF16}) {
+    ir::Graph graph;
+    ir::Builder b(graph);
+    const ir::TensorType type{dtype, {4096, 8, 3, 8}, {}};
+    ir::Value* channels_last =
+        graph.AddInput({dtype, {4096, 3, 8, 8}, {}}, ir::InputRole::kData, "y");
+    ir::Value* product =
+        b.Times(graph.AddInput(type, ir::InputRole::kData, "x"),
+                b.Transpose(channels_last, {0, 3, 1, 2}));
+    graph.AddOutput(product, "product");
+    graph.AddOutput(b.ReduceSum(product, {0, 2, 3}), "sum");
+    const FakeCompiler compiler("nvidia-h200");
+    passes::PassContext context(compiler, {});
+    passes::Fuse(graph, context);
+    ASSERT_EQ(graph.nodes().size(), 1u);
+    codegen::Kernel kernel =
+        codegen::LowerFusion(*graph.nodes()[0], target).kernel;
+    Verify(kernel);
+    EXPECT_GE(codegen::CudaLaunches(kernel)[0].threads, 64) << Print(kernel);
+    EXPECT_GE(codegen::CudaLaunches(kernel)[0].blocks, target.threads);
+    kernels.push_back({std::move(kernel)});
+  }
+  for (const std::string& problem : CompareWithInterpreter(kernels, 3)) {
+    ADD_FAILURE() << problem;
+  }
+}
+
 }  // namespace
 }  // namespace fusor::test

@@ -322,6 +322,24 @@ TEST(LowerFusion, ABlockOfAGpuHasSeveralWarpsWhateverTheImagesSize) {
   EXPECT_EQ(NumRows(kernel, kernel.phases[0]), 7) << Print(kernel);
 }
 
+// Where the axis before the fastest is short, another gives the rows.
+TEST(LowerFusion, ABlockOfAGpuTakesRowsFromALongAxis) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  const ir::TensorType type{ir::DType::kF16, {4096, 2, 3, 8}, {}};
+  ir::Value* swapped = graph.AddInput({ir::DType::kF16, {4096, 3, 2, 8}, {}},
+                                      ir::InputRole::kData, "y");
+  graph.AddOutput(b.Plus(graph.AddInput(type, ir::InputRole::kData, "x"),
+                         b.Transpose(swapped, {0, 2, 1, 3})),
+                  "sum");
+  const test::BareTarget queries;
+  passes::PassContext context(queries, {});
+  passes::Fuse(graph, context);
+  const ir::Target target = ir::FindTarget("nvidia-h200");
+  const Kernel kernel = LowerFusion(*graph.nodes()[0], target).kernel;
+  EXPECT_EQ(NumRows(kernel, kernel.phases[0]), 256) << Print(kernel);
+}
+
 // The second pass reads the sum that the first has stored, and not its
 // operands.
 TEST(LowerFusion, WhatAGpuHasStoredItDoesNotComputeAgain) {
