@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -15,10 +16,13 @@
 #include <vector>
 
 #include "codegen/compiler.h"
+#include "models/import/torch_importer.h"
 #include "models/model.h"
 #include "passes/passes.h"
 #include "runtime/backend/backend_loader.h"
+#include "tests/codegen/cuda/reloads.h"
 #include "tools/inspect/report/gpu_model.h"
+#include "tools/inspect/report/traffic.h"
 
 namespace fusor::test {
 namespace {
@@ -35,6 +39,9 @@ constexpr int64_t kHeavyBytes = 16'000'000;
 constexpr int kThreads = 64;                      // per block
 constexpr double kExcessUs = 4;                   // per launch
 constexpr int64_t kWorkspaceBytes = 100'000'000;  // per convolution
+// Per access of 16 bytes. An H200 issues 4.7e14 instructions of a thread per
+// second: with so many per access it moves 7.9 TB/s, memory moves 4.3.
+constexpr double kInstructions = 60;
 
 struct Case {
   const char* name;
@@ -58,6 +65,20 @@ struct Exception {
 constexpr Exception kExceptions[] = {
     {"layer4_2_conv1_add", "excess us",
      "seven rows of a block walk through images of 49 pixels"},
+    // The imported model has 3 and 8 channels and images of 8 pixels.
+    {"groups=2", "workspace",
+     "cuDNN copies the operands of grouped, dilated convolutions"},
+    {"images_transpose", "bytes of an access",
+     "three channels: by the model, padding them costs more"},
+    {"images_transpose", "accesses of 16 bytes",
+     "three channels: by the model, padding them costs more"},
+    {"stem_1_batch_norm_train", "divisions in a loop",
+     "a hard swish divides by 6"},
+    {"stem_1_batch_norm_train", "calls in a loop", "a hard swish divides by 6"},
+    {"stem_1_batch_norm_train", "instructions per access",
+     "a hard swish divides by 6"},
+    {"pool_copy", "accesses of 16 bytes",
+     "rows of 81 elements do not begin at multiples of 16 bytes"},
 };
 
 bool IsExcused(const std::string& kernel, const std::string& rule) {
@@ -76,17 +97,33 @@ int64_t LeastAccess(const Kernel& kernel, const codegen::Phase& phase) {
     const codegen::KernelBuffer& buffer = kernel.buffers[stmt.buffer];
     if (buffer.packed || buffer.num_bytes() < kHeavyBytes) return;
     if (buffer.dtype == ir::DType::kU8) return;  // 8 lanes per thread
-    const int reg = stmt.kind == StmtKind::kLoad ? stmt.dst : stmt.src[0];
-    int64_t lanes =
-        kernel.registers[reg].vector ? kernel.lanes_per_thread() : 1;
+    int64_t lanes = 1;
     for (const codegen::Index::Term& term : stmt.index.terms) {
       const codegen::Axis& axis = kernel.axes[term.axis];
-      if (axis.vector && axis.extent < lanes) lanes = 1;
+      if (axis.vector && axis.extent >= kernel.lanes_per_thread()) {
+        lanes = kernel.lanes_per_thread();
+      }
     }
     least = std::min<int64_t>(
         least, lanes * static_cast<int64_t>(ir::DTypeSize(buffer.dtype)));
   });
   return least;
+}
+
+// Share of loads in the phase's traffic.
+double LoadedShare(const Kernel& kernel, const codegen::Phase& phase) {
+  const std::vector<int64_t> bytes = inspect::TrafficByBuffer(kernel, phase);
+  std::vector<bool> stored(bytes.size());
+  codegen::VisitStatements(phase.body, [&](const Stmt& stmt) {
+    if (stmt.kind == StmtKind::kStore) stored[stmt.buffer] = true;
+  });
+  double loads = 0;
+  double all = 1;
+  for (size_t b = 0; b < bytes.size(); ++b) {
+    loads += stored[b] ? 0 : static_cast<double>(bytes[b]);
+    all += static_cast<double>(bytes[b]);
+  }
+  return loads / all;
 }
 
 bool DividesInLoops(const codegen::Phase& phase) {
@@ -108,6 +145,9 @@ struct Instructions {
   // Calls of subroutines in loops, such as exact division or square root.
   int calls_in_loops = 0;
   bool waits_first = false;  // waits for earlier launches before any access
+  // Maximum over the loops with such accesses: instructions per access of 16
+  // bytes.
+  double per_wide_access = 0;
 };
 
 // Parses nvdisasm's text. Returns counts by entry. A loop ends with a
@@ -118,32 +158,44 @@ std::map<std::string, Instructions> InstructionsOf(const std::string& sass) {
   static const std::regex kLoop(R"(@!?U?P\d+ BRA.*`\((\.L_\w+)\))");
   std::map<std::string, Instructions> entries;
   Instructions* entry = nullptr;
-  std::map<std::string, int> calls_before;  // by label
-  int calls = 0;
+  struct Counts {
+    int all = 0, wide = 0, calls = 0;
+  };
+  std::map<std::string, Counts> before;  // by label
+  Counts counts;
   std::istringstream lines(sass);
   for (std::string line; std::getline(lines, line);) {
     std::smatch name;
     if (line.starts_with(".text.") && std::regex_search(line, name, kEntry)) {
       entry = &entries[name[1]];
-      calls_before.clear();
+      before.clear();
     }
     if (entry == nullptr) continue;
     if (line.starts_with(".L_") && std::regex_search(line, name, kLabel)) {
-      calls_before[name[1]] = calls;
+      before[name[1]] = counts;
     }
+    counts.all += line.ends_with(';') ? 1 : 0;
     const auto has = [&](const char* word) {
       return line.find(word) != std::string::npos;
     };
     if (has("LDG.") || has("STG.") || has("LD.") || has("ST.")) {
       ++entry->global;
       entry->wide_global += has(".128") ? 1 : 0;
+      counts.wide += has(".128") ? 1 : 0;
     }
     entry->local += has("LDL") || has("STL") ? 1 : 0;
-    calls += has("CALL.") ? 1 : 0;
+    counts.calls += has("CALL.") ? 1 : 0;
     if (has("BRA") && std::regex_search(line, name, kLoop) &&
-        calls_before.contains(name[1])) {
+        before.contains(name[1])) {
+      const Counts& first = before[name[1]];
       entry->calls_in_loops =
-          std::max(entry->calls_in_loops, calls - calls_before[name[1]]);
+          std::max(entry->calls_in_loops, counts.calls - first.calls);
+      if (counts.wide > first.wide) {
+        entry->per_wide_access =
+            std::max(entry->per_wide_access,
+                     static_cast<double>(counts.all - first.all) /
+                         (counts.wide - first.wide));
+      }
     }
     entry->waits_first |=
         entry->global == 0 && line.find("ACQBULK") != std::string::npos;
@@ -158,6 +210,19 @@ std::map<std::string, Instructions> Disassemble(
     if (artifact.suffix == ".sass") return InstructionsOf(artifact.text);
   }
   return {};
+}
+
+// A built-in architecture, or a model that PyTorch exported.
+std::unique_ptr<ir::Graph> TrainingGraph(const Case& c) {
+  models::ModelOptions options{.batch = c.batch};
+  if (!std::string(c.arch).ends_with(".pt2")) {
+    return models::BuildModel(c.arch, models::Phase::kTrain, options).graph;
+  }
+  const models::CustomModel model = models::ImportTorch(
+      std::string(FUSOR_GOLDEN_DIR "/torch_export/") + c.arch);
+  options.image_size = model.image_size;
+  options.num_classes = model.num_classes;
+  return model.build(models::Phase::kTrain, options);
 }
 
 class StepLint : public ::testing::TestWithParam<Case> {
@@ -186,12 +251,20 @@ TEST_P(StepLint, HeavyLaunchesKeepMemoryBusy) {
   options.passes.loss_scale.dynamic = true;
   options.passes.norm_lowering = c.lowering;
   const codegen::CompiledProgram program = codegen::Compile(
-      models::BuildModel(c.arch, models::Phase::kTrain, {.batch = c.batch})
-          .graph,
-      codegen::ProgramKind::kTrain, *compiler, options);
+      TrainingGraph(c), codegen::ProgramKind::kTrain, *compiler, options);
+  for (const codegen::CompiledKernel& compiled : program.plan.kernels) {
+    const Kernel& kernel = compiled.kernel;
+    for (const Reload& reload : FindReloads(kernel, kHeavyBytes)) {
+      if (IsExcused(kernel.name, "reload")) continue;
+      ADD_FAILURE() << kernel.name << " phase " << reload.phase << ", buffer "
+                    << kernel.buffers[reload.buffer].name << ": "
+                    << reload.what;
+    }
+  }
   const GpuModel model = inspect::ModelGpuStep(program.plan, *compiler);
   ASSERT_GT(model.launches.size(), 40u);
   for (const codegen::LibraryCall& call : program.plan.calls) {
+    if (IsExcused(codegen::Print(call), "workspace")) continue;
     EXPECT_LE(call.workspace_bytes, kWorkspaceBytes) << codegen::Print(call);
   }
   std::map<int, std::map<std::string, Instructions>> disassembled;
@@ -210,8 +283,10 @@ TEST_P(StepLint, HeavyLaunchesKeepMemoryBusy) {
     if (launch.memory_bytes < kHeavyBytes) continue;
     Expect(launch.threads >= kThreads, kernel, launch, "threads",
            launch.threads);
-    Expect(launch.bytes_in_flight >= c.bytes_in_flight ||
-               launch.bytes_in_flight == 0,
+    // Stores do not wait.
+    const auto needed = static_cast<int64_t>(
+        static_cast<double>(c.bytes_in_flight) * LoadedShare(kernel, phase));
+    Expect(launch.bytes_in_flight >= needed || launch.bytes_in_flight == 0,
            kernel, launch, "bytes in flight",
            static_cast<double>(launch.bytes_in_flight));
     const auto least = static_cast<double>(LeastAccess(kernel, phase));
@@ -228,6 +303,8 @@ TEST_P(StepLint, HeavyLaunchesKeepMemoryBusy) {
     Expect(code.waits_first, kernel, launch, "access before the wait", 1);
     Expect(code.wide_global > 0, kernel, launch, "accesses of 16 bytes", 0);
     Expect(code.local == 0, kernel, launch, "spills", code.local);
+    Expect(code.per_wide_access <= kInstructions, kernel, launch,
+           "instructions per access", code.per_wide_access);
     Expect(code.calls_in_loops == 0, kernel, launch, "calls in a loop",
            code.calls_in_loops);
   }
@@ -255,7 +332,10 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"ResNet50B200", "nvidia-b200", "resnet50-v1.5", 256,
                            NormLowering::kKernels, 20 << 10, 0.35},
                       Case{"Vgg16", "nvidia-h200", "vgg16", 64,
-                           NormLowering::kKernels, 20 << 10}),
+                           NormLowering::kKernels, 20 << 10},
+                      Case{"Imported", "nvidia-h200", "convolutional.pt2",
+                           32768, NormLowering::kKernels, 20 << 10, 0.12,
+                           /*disassembles=*/true}),
     [](const auto& row) { return std::string(row.param.name); });
 
 }  // namespace
