@@ -7,10 +7,12 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "codegen/autotune/search_space.h"
 #include "codegen/compiler.h"
+#include "ir/library_fusion.h"
 #include "ir/support/philox.h"
 #include "ir/support/statistics.h"
 
@@ -44,8 +46,16 @@ class Work {
     compiler.PrepareCall(call);
     executable_ = device.LoadCall(call);
     implementation_ = call.implementation;
-    for (const auto* types : {&call.operands, &call.results}) {
-      for (const ir::TensorType& type : *types) Place(type.num_bytes());
+    for (const ir::TensorType& type : call.operands) Place(type.num_bytes());
+    // A call that adds to its result in memory has an operand there.
+    const std::optional<size_t> sum =
+        call.body == nullptr ? std::nullopt : ir::AccumulatedInput(*call.body);
+    for (size_t i = 0; i < call.results.size(); ++i) {
+      if (i == 0 && sum.has_value()) {
+        offsets_.push_back(offsets_[*sum]);
+      } else {
+        Place(call.results[i].num_bytes());
+      }
     }
     if (call.workspace_bytes > 0) Place(call.workspace_bytes);
   }

@@ -53,6 +53,15 @@ class CudaTest(unittest.TestCase):
         self.assertEqual(self.bench("--cuda-graph-steps", "8",
                                     "--cuda-dependent-launch", "on"), losses)
 
+    # Among the candidates are convolutions that add to their result in memory.
+    def test_bench_tunes(self):
+        choices = self.folder / "choices.txt"
+        report, _ = self.fusor(
+            "bench", *MODEL, "--warmup", "1", "--iterations", "1",
+            "--tune", "--choices", choices)
+        self.assertGreater(report["images_per_second"], 0)
+        self.assertIn("conv2d_grad_input", choices.read_text())
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])
