@@ -116,12 +116,13 @@ class BundleTest(unittest.TestCase):
         result = bundle("--gpu", archive, BUILD)
         self.assertEqual(result.returncode, 0, result.stderr)
         subprocess.run(["tar", "-C", folder, "-xf", archive], check=True)
-        self.assertLess(archive.stat().st_size,
-                        self.archive.stat().st_size / 2)
+        # 10 MB at -0; bundle.sh limits the default, 7 MB.
+        self.assertLess(archive.stat().st_size, 11 << 20)
         top, = folder.glob("fusor-gpu-*-x86_64")
         self.assertEqual([p.name for p in top.glob("lib/fusor/*")],
                          ["fusor_cuda.so"])
-        self.assertEqual(list(top.glob("lib/*LLVM*")), [])
+        for unused in ("LLVM", "dnnl", "icu", "z3"):
+            self.assertEqual(list(top.glob(f"lib/*{unused}*")), [])
 
         def fusor(*arguments):
             done = subprocess.run(
