@@ -52,29 +52,25 @@ def is_trained(name):
 
 class RanksTest(RankCase):
     def test_ranks_have_the_same_parameters_after_50_steps(self):
-        for ranks in (2, 4):
-            report, text = self.train(ranks, "--iterations", 50, "--lr", 0.01,
-                                      "--training-only")
-            self.assertEqual(report["ranks"], ranks)
-            self.assertIn(f"parameters are identical on all {ranks}", text)
-            self.assertRegex(
-                text, rf"ranks     {ranks} by fusor launch: 0-{ranks - 1} on "
-                r".*; gloo over lo \(127.0.0.1\), rank 0 at 127.0.0.1:\d+\n")
+        report, text = self.train(4, "--iterations", 50, "--lr", 0.01,
+                                  "--training-only")
+        self.assertEqual(report["ranks"], 4)
+        self.assertIn("parameters are identical on all 4", text)
+        self.assertRegex(
+            text, r"ranks     4 by fusor launch: 0-3 on .*; gloo over lo "
+            r"\(127.0.0.1\), rank 0 at 127.0.0.1:\d+\n")
 
     def test_deterministic_ranks_are_micro_batches(self):
         args = ["--iterations", 6, "--training-only", "--deterministic",
                 "--lr", 0.01]
-        for ranks in (2, 4):
-            one, _ = self.train(1, *args, "--optimizer-batch-size", 4 * ranks)
-            several, _ = self.train(ranks, *args)
-            self.assertEqual(several["parameter_hash"], one["parameter_hash"])
-            self.assertNotEqual(several["state_hash"], one["state_hash"])
-        mixed, _ = self.train(4, *args, "--amp")
+        several, _ = self.train(4, *args)
+        one, _ = self.train(1, *args, "--optimizer-batch-size", 16)
+        self.assertEqual(several["parameter_hash"], one["parameter_hash"])
+        self.assertNotEqual(several["state_hash"], one["state_hash"])
+        mixed, _ = self.train(4, *args, "--amp", "--bucket-policy", "cap:0.1")
         alone, _ = self.train(1, *args, "--amp", "--optimizer-batch-size", 16)
         self.assertEqual(mixed["parameter_hash"], alone["parameter_hash"])
-        buckets, _ = self.train(4, *args, "--bucket-policy", "cap:0.1")
-        self.assertEqual(buckets["parameter_hash"], one["parameter_hash"])
-        self.assertGreater(buckets["counters"]["gradient_buckets"], 4)
+        self.assertGreater(mixed["counters"]["gradient_buckets"], 4)
 
     def test_threads_spin_briefly_and_not_at_all_on_shared_cores(self):
         # libgomp prints this when it is loaded, unless it is told how to wait.
@@ -125,8 +121,7 @@ class RanksTest(RankCase):
     def test_synchronised_normalisation_is_that_of_the_whole_batch(self):
         one = self.step(1)
         self.assertEqual(self.step(1, "--sync-bn"), one)
-        for ranks in (2, 4):
-            self.assert_near(one, self.step(ranks, "--sync-bn"), 1e-5, 1e-5)
+        self.assert_near(one, self.step(4, "--sync-bn"), 1e-5, 1e-5)
         apart, _ = self.step(4)
         self.assertGreater(distance(one[0], apart, is_running), 1e-3)
         self.assertGreater(distance(one[0], apart, is_trained), 2e-4)
@@ -134,13 +129,13 @@ class RanksTest(RankCase):
     def test_so_is_that_of_mixed_precision(self):
         # bf16 has 8 bits, and the step changes weights by 2e-3.
         self.assert_near(self.step(1, "--amp"),
-                         self.step(4, "--amp", "--sync-bn"), 1e-2, 1e-3)
+                         self.step(2, "--amp", "--sync-bn"), 1e-2, 1e-3)
 
     def test_a_sharded_optimizer_is_bit_identical_to_a_whole_one(self):
         args = ["--iterations", 4, "--training-only", "--lr", 0.01,
                 "--deterministic", "--ema-decay", 0.9, "--nesterov"]
         for ranks, more in ((2, ["--optimizer-batch-size", 16]),
-                            (4, ["--sync-bn"]), (2, ["--amp"])):
+                            (3, ["--sync-bn"]), (2, ["--amp"])):
             whole, _ = self.train(ranks, *args, *more)
             parts, text = self.train(ranks, *args, *more,
                                      "--sharded-optimizer", "--verify")
@@ -175,7 +170,7 @@ class RanksTest(RankCase):
     def test_shards_are_saved_whole_and_split_again(self):
         args = ["--training-only", "--deterministic", "--lr", 0.01,
                 "--optimizer-batch-size", 16, "--iterations", 6]
-        for first, then in ((4, 2), (1, 4)):
+        for first, then in ((4, 2), (1, 2)):
             hashes = set()
             for sharded in ([], ["--sharded-optimizer"]):
                 work = self.root / f"{first}to{then}{len(sharded)}"
@@ -194,7 +189,7 @@ class RanksTest(RankCase):
                 "--deterministic", "--dynamic-loss-scale", "--ema-decay", 0.9,
                 "--max-loss-scale", 1e10, "--initial-loss-scale", 1e10,
                 "--loss-scale-backoff", 1e-6, "--dtype", "fp16"]
-        for ranks, more in ((2, []), (4, ["--opt-level", "O2"])):
+        for ranks, more in ((2, []), (3, ["--opt-level", "O2"])):
             whole, _ = self.train(ranks, *args, *more)
             parts, text = self.train(ranks, *args, *more,
                                      "--sharded-optimizer", "--verify")
@@ -208,7 +203,7 @@ class RanksTest(RankCase):
         # One rank adds in another order, so results are not bit-identical.
         for ranks, args in ((2, ["--optimizer", "lars"]),
                             (2, ["--optimizer", "lamb"]),
-                            (4, ["--clip-grad-norm", 0.1]),
+                            (2, ["--clip-grad-norm", 0.1]),
                             (3, ["--optimizer", "lars", "--clip-grad-norm", 1,
                                  "--opt-level", "O2"])):
             losses = []
