@@ -12,7 +12,7 @@ FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "tools/fusor/RECIPES.md"
 
 # Flags that make a run small. They replace flags that are given already.
-SMALL = {"-b": "4", "--image-size": "64", "--prof": "2"}
+SMALL = {"-b": "4", "--image-size": "48", "--prof": "2"}
 
 
 def commands():
@@ -28,6 +28,8 @@ def small(words, samples):
             words[words.index(flag) + 1] = value
         else:
             words += [flag, value]
+    if "--optimizer-batch-size" in words:
+        words[words.index("--optimizer-batch-size") + 1] = "8"
     if "vgg16" in words:  # its checkpoints have gigabytes
         words.append("--no-checkpoints")
     return words
