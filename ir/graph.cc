@@ -194,8 +194,11 @@ Node* Graph::AddNode(OpKind kind, std::vector<Value*> inputs, Attrs attrs,
     node->position_ = static_cast<int>(nodes_.size());
     nodes_.push_back(std::move(node));
   } else {
+    const auto position = static_cast<size_t>(before->position_);
     nodes_.insert(nodes_.begin() + before->position_, std::move(node));
-    Renumber();
+    for (size_t i = position; i < nodes_.size(); ++i) {
+      nodes_[i]->position_ = static_cast<int>(i);
+    }
   }
   return result;
 }

@@ -88,27 +88,6 @@ bool SplitsReductionAxis(std::span<const Node* const> nodes,
   return false;
 }
 
-// Range of node positions. Ignores free nodes: a copy is positioned next to its
-// original, which may be far from the copy's only reader.
-struct Extent {
-  int first = -1;  // -1: no node yet
-  int last = -1;
-
-  void Add(const Node& node) {
-    if (IsFree(node)) return;
-    if (first < 0 || node.position() < first) first = node.position();
-    last = std::max(last, node.position());
-  }
-  Extent With(const Node& node) const {
-    Extent extent = *this;
-    extent.Add(node);
-    return extent;
-  }
-  bool IsTooLongForSiblings() const {
-    return last - first > kMaxSiblingDistance;
-  }
-};
-
 }  // namespace
 
 Clustering::Clustering(const ir::Graph& graph, PassContext& context)
@@ -118,6 +97,7 @@ Clustering::Clustering(const ir::Graph& graph, PassContext& context)
       is_output_(graph.nodes().size(), false),
       version_(graph.nodes().size(), 0) {
   for (const auto& node : graph.nodes()) {
+    is_free_.push_back(passes::IsFree(*node));
     is_of_state_.push_back(IsOfState(*node));
     is_candidate_.push_back(IsFusible(*node) || IsScatter(*node) ||
                             IsSeparate(*node));
@@ -176,6 +156,17 @@ int Clustering::ClusterOf(const Node& node) const {
   return is_candidate_[node.position()] ? units_.UnitOf(node) : -1;
 }
 
+bool Clustering::Extent::IsTooLongForSiblings() const {
+  return last - first > kMaxSiblingDistance;
+}
+
+void Clustering::Extend(Extent& extent, const Node& node) const {
+  if (IsFree(node)) return;
+  const int position = node.position();
+  if (extent.first < 0 || position < extent.first) extent.first = position;
+  extent.last = std::max(extent.last, position);
+}
+
 std::string Clustering::Describe(int cluster) const {
   return Nodes(cluster).back()->output()->name();
 }
@@ -185,7 +176,7 @@ std::vector<int> Clustering::Neighbours(int cluster) const {
   // By operand: the loop shapes for which its other readers were added.
   std::unordered_map<const Value*, std::vector<const ir::Shape*>> seen;
   Extent extent;
-  for (const Node* node : Nodes(cluster)) extent.Add(*node);
+  for (const Node* node : Nodes(cluster)) Extend(extent, *node);
   for (const Node* node : Nodes(cluster)) {
     for (const Value* input : node->inputs()) {
       if (input->producer() != nullptr) {
@@ -206,7 +197,9 @@ std::vector<int> Clustering::Neighbours(int cluster) const {
       // Skips distant readers: half of a graph may read a value.
       if (extent.IsTooLongForSiblings()) continue;
       for (const Use& use : input->uses()) {
-        if (extent.With(*use.node).IsTooLongForSiblings()) continue;
+        Extent with = extent;
+        Extend(with, *use.node);
+        if (with.IsTooLongForSiblings()) continue;
         if (large || LoopShape(*use.node) == LoopShape(*node)) {
           neighbours.push_back(ClusterOf(*use.node));
         }
@@ -361,10 +354,12 @@ std::string Clustering::WhyNot(int a, int b) {
                return x->position() < y->position();
              });
   Extent extent;
-  for (const Node* node : nodes) extent.Add(*node);
+  for (const Node* node : nodes) Extend(extent, *node);
   if (!Connected(a, b) && extent.IsTooLongForSiblings()) {
     return "siblings are too far apart";
   }
+  // Much cheaper than the rest.
+  if (units_.MergeMakesCycle(a, b)) return "would create a cycle";
   ValueSet results, operands;
   size_t reductions = 0;
   for (const Node* node : nodes) {
@@ -395,7 +390,6 @@ std::string Clustering::WhyNot(int a, int b) {
       })) {
     return "scalar of state that other kernels read";
   }
-  if (units_.MergeMakesCycle(a, b)) return "would create a cycle";
   return "";
 }
 

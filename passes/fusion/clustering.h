@@ -7,8 +7,8 @@
 //     time that merging them saves: bytes that are no longer read or written,
 //     plus one launch. The time is in integer nanoseconds. Ties are broken by
 //     position, so that the result does not depend on addresses.
-//  2. The best pair is merged if its loop nests agree (AnalyzeDomain), the
-//     merge creates no cycle, and size limits hold. The first rule that fails
+//  2. The best pair is merged if size limits hold, the merge creates no cycle,
+//     and its loop nests agree (AnalyzeDomain). The first rule that fails
 //     is recorded as the rejection reason; for a merged pair, the kind of pair.
 //
 // A producer's value with readers elsewhere remains a result of the merged
@@ -123,6 +123,18 @@ class Clustering {
     return is_output_[node.position()];
   }
 
+  // IsFree (iteration_domain.h), which is asked many times for each node.
+  bool IsFree(const ir::Node& node) const { return is_free_[node.position()]; }
+
+  // Range of node positions. Ignores free nodes: a copy is positioned next to
+  // its original, which may be far from the copy's only reader.
+  struct Extent {
+    int first = -1;  // -1: no node yet
+    int last = -1;
+    bool IsTooLongForSiblings() const;
+  };
+  void Extend(Extent& extent, const ir::Node& node) const;
+
   using ValueSet = std::unordered_set<const ir::Value*>;
 
   std::vector<int> Neighbours(int cluster) const;
@@ -152,6 +164,7 @@ class Clustering {
   const ir::Graph& graph_;
   PassContext& context_;
   ClusterGraph units_;
+  std::vector<bool> is_free_;       // by position
   std::vector<bool> is_candidate_;  // by position: whether it becomes a kernel
   std::vector<bool> is_output_;     // by position
   std::vector<bool> is_of_state_;   // by position

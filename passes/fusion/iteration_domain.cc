@@ -118,6 +118,9 @@ class Analysis {
     domain_.extents = hero->type().shape;
     domain_.layout = hero->type().layout;
     domain_.folded.assign(domain_.extents.size(), false);
+    domain_.maps.reserve(nodes_.size() + 1);
+    domain_.sweep.reserve(nodes_.size());
+    inside_.reserve(nodes_.size());
     domain_.maps[hero] = IdentityMap(domain_.extents);
     if (!FoldDims()) return false;
     do {
@@ -174,7 +177,7 @@ class Analysis {
   // Returns false on a conflict. Values outside the fusion, except the hero,
   // get no map: they may be read at several indices.
   bool Assign(const Value* value, const IndexMap& map) {
-    const auto [it, added] = domain_.maps.emplace(value, map);
+    const auto [it, added] = domain_.maps.try_emplace(value, map);
     changed_ |= added;
     return added || it->second == map ||
            Reject("one value is read at two indices");
@@ -204,14 +207,17 @@ class Analysis {
   }
 
   bool ToOperands(const Node& node) {
-    const IndexMap* result = Find(node.output());
-    if (result == nullptr) return true;
-    const IndexMap map = *result;
     if (node.op().fusion == FusionKind::kReduce) return true;
+    const IndexMap* map = Find(node.output());
+    if (map == nullptr) return true;
     for (size_t i = 0; i < node.num_inputs(); ++i) {
       if (!Inside(node.input(i))) continue;
       if (IsIndexed(node) && i == 0) return Reject("read at computed indices");
-      const auto operand = OperandMap(node, i, map);
+      if (HasSameMap(node, i)) {
+        if (!Assign(node.input(i), *map)) return false;
+        continue;
+      }
+      const auto operand = OperandMap(node, i, *map);
       if (!operand.has_value()) return Reject("no common loop nest");
       if (!Assign(node.input(i), *operand)) return false;
     }
