@@ -35,6 +35,9 @@ MODELS = [
     "convnext_tiny", "vgg16_bn", "vit_b_16", "swin_t",
 ]
 EAGER = ["torch tuned", "torch tuned nchw"]
+# What is stored of a run's output.
+KEPT = ["images_per_second", "step_ms", "first_step_seconds", "peak_rss_bytes",
+        "planned_peak_bytes", "kernels", "library_calls", "versions"]
 COMPILED = "torch compile tuned"
 
 
@@ -89,6 +92,14 @@ def roofline(args, model):
     return out
 
 
+def kept(record):
+    """Returns a run without most of its output."""
+    if "result" not in record:
+        return record
+    return {**record, "result": {key: record["result"][key] for key in KEPT
+                                 if key in record["result"]}}
+
+
 def measure(args, model):
     """Returns all numbers of a model."""
     args.arch, args.image_size = model, pytorch_models.image_size(model)
@@ -97,14 +108,15 @@ def measure(args, model):
     for pair in range(args.pairs):
         shift = pair % len(table)
         for program in table[shift:] + table[:shift]:
-            record = {"round": pair, **compare.run(program, args.batch, args)}
+            record = kept({"round": pair,
+                           **compare.run(program, args.batch, args)})
             runs.append(record)
             print(f"{model} {args.dtype} round {pair} {program.name}: "
                   + (record.get("error")
                      or f"{record['images_per_second']:.2f} images/s"),
                   file=sys.stderr, flush=True)
     return {"model": model, "dtype": args.dtype, "runs": runs,
-            "cold": first_step(args, model), "roofline": roofline(args, model)}
+            "cold": kept(first_step(args, model)), "roofline": roofline(args, model)}
 
 
 def value(row, program, key):
@@ -173,7 +185,8 @@ def geometric_mean(lines, dtype):
 
 def markdown(report, lines):
     where, settings = report["host"], report["settings"]
-    out = ["# Training speed of 20 models on the CPU", "",
+    models = len({line["model"] for line in lines})
+    out = [f"# Training speed of {models} models on the CPU", "",
            f"{report['date']}; {where['cpu']}, {where['cores']} cores; batch "
            f"{settings['batch']}; {settings['pairs']} rounds in turns, "
            f"{settings['iterations']} steps each after {settings['warmup']} of "
