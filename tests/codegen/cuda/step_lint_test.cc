@@ -65,6 +65,8 @@ struct Exception {
 constexpr Exception kExceptions[] = {
     {"layer4_2_conv1_add", "excess us",
      "seven rows of a block walk through images of 49 pixels"},
+    {"layer1_2_bn3_batch_norm_grad", "reload",
+     "computes a gradient again from 6 % more bytes than it has"},
     // The imported model has 3 and 8 channels and images of 8 pixels.
     {"groups=2", "workspace",
      "cuDNN copies the operands of grouped, dilated convolutions"},
