@@ -31,11 +31,12 @@ bool Applies(const Convolution& conv, const ir::Attrs& attrs) {
          is_known(conv.weight.dtype);
 }
 
-// Returns the layouts that have contiguous channels: blocked if the block
-// divides them.
 struct Layouts {
   Layout activation, weight;
 };
+
+// Returns layouts with contiguous channels: blocked if the block divides the
+// channels, else channels-last.
 Layouts LayoutsFor(const Convolution& conv, int64_t block) {
   const Layout blocked = BlockedLayout(conv.x.shape, block);
   if (blocked.is_row_major()) return {Layout{{0, 2, 3, 1}, {}}, {}};

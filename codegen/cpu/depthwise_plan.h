@@ -54,7 +54,7 @@ std::optional<ir::LibraryCandidate> DepthwiseCandidate(
 // Returns the plan for a call of that candidate; nullopt for other calls. The
 // work is partitioned for the current number of threads of the calling thread's
 // OpenMP regions, even if others run it later. Values depend on that number if
-// there are fewer blocks than threads.
+// there are at most four blocks per thread, for then images are divided, too.
 std::optional<DepthwisePlan> PlanDepthwise(const codegen::LibraryCall& call);
 
 }  // namespace fusor::cpu

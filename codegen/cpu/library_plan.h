@@ -43,12 +43,12 @@ struct LibraryPlan {
       method{};
 };
 
-// Chooses Winograd in bf16, im2col, depthwise or max_pool if the call is for
-// one of them, else oneDNN if it supports the op and types, else the
-// interpreter. The interpreter also runs all library fusions. Throws kGraph if
-// algorithm "winograd" does not exist for the call, or if images are too large
-// for oneDNN. The plan holds for the current number of threads of the calling
-// thread's OpenMP regions (ThreadCount).
+// Chooses Winograd in bf16, im2col, depthwise, max_pool or max_pool_grad if the
+// call is for one of them, else oneDNN if it supports the op and types, else
+// the interpreter. The interpreter also runs all library fusions. Throws kGraph
+// if algorithm "winograd" does not exist for the call, or if images are too
+// large for oneDNN. The plan holds for the current number of threads of the
+// calling thread's OpenMP regions (ThreadCount).
 LibraryPlan PlanLibraryCall(const codegen::LibraryCall& call);
 
 // Returns the candidates for a convolution or pooling node, best first; empty

@@ -105,7 +105,11 @@ using RowFunction = void (*)(const Row& row, const Element* x, Element* y,
 template <typename Element>
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void
 MaxOfRowAvx512(const Row& row, const Element* x, Element* y, uint8_t* index) {
-  MaxOfRow<16>(row, x, y, index);
+  if (row.channels % 16 == 0) {
+    MaxOfRow<16>(row, x, y, index);
+  } else {
+    MaxOfRow<8>(row, x, y, index);
+  }
 }
 template <typename Element>
 __attribute__((target("avx2"))) void MaxOfRowAvx2(const Row& row,

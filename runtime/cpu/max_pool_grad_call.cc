@@ -1,7 +1,5 @@
 // Runs fusor's own max_pool_grad.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <vector>
 

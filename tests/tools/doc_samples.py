@@ -78,7 +78,7 @@ MASKS = [(re.compile(lines), re.compile(varies)) for lines, varies in (
     (r"^ranks     ", r"(?<=: 0-1 on )[^;]+|(?<=:)\d+$"),
     (r"/tmp/fusor-failed-pass-", r"(?<=-)\w{6}$"),
 )]
-# What depends on the machine: numbers, its name, and which steps are slowest.
+# Parts that depend on the machine: numbers, its name, and which steps are slowest.
 ELSEWHERE = [re.compile(varies) for varies in (
     r"(?<= )(k_\w+|\w+ by \w+:\w+) at .*", r'(?<=checksum":)".*"',
     r"cpu-avx\w+", r"AVX[-\w]*( with bf16)?", "-?" + NUMBER)]

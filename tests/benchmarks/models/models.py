@@ -35,7 +35,7 @@ MODELS = [
     "convnext_tiny", "vgg16_bn", "vit_b_16", "swin_t",
 ]
 EAGER = ["torch tuned", "torch tuned nchw"]
-# What is stored of a run's output.
+# Keys of a run's output that are stored.
 KEPT = ["images_per_second", "step_ms", "first_step_seconds", "peak_rss_bytes",
         "planned_peak_bytes", "kernels", "library_calls", "versions"]
 COMPILED = "torch compile tuned"

@@ -16,8 +16,8 @@ using codegen::Kernel;
 using codegen::Stmt;
 using codegen::StmtKind;
 
-// What is known of a register's value. Equal numbers: equal values, except for
-// rounding.
+// What the analysis knows about a register's value. Values of equal numbers are
+// equal, except for rounding.
 struct Value {
   int number = -1;
   std::set<int> loads{};     // heavy buffers that it was computed from
@@ -241,7 +241,7 @@ class ReloadFinder {
   std::vector<Reload> found_;
   size_t phase_ = 0;
 
-  // Of the current pass.
+  // Statements of the current pass.
   std::vector<Store> stores_;
   std::vector<const Stmt*> loads_;
   std::vector<int> defined_;  // registers

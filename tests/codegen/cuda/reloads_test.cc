@@ -79,7 +79,7 @@ TEST_F(ReloadsTest, AllowsTheSumOfTwoTensorsToBeLoadedLater) {
   EXPECT_THAT(Found(), IsEmpty());
 }
 
-// What the gradient at block ends did.
+// The gradient at the ends of residual blocks once did this.
 TEST_F(ReloadsTest, FindsThatASumIsComputedFromBothTensorsAgain) {
   {
     Pass pass(builder_);
