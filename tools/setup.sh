@@ -35,6 +35,7 @@ packages=(
   libcli11-dev
   libdnnl-dev
   libfmt-dev
+  libgif-dev
   libgloo-dev
   libgmock-dev
   libgtest-dev
@@ -43,6 +44,7 @@ packages=(
   libonnx-dev
   libpng-dev
   libprotobuf-dev
+  libwebp-dev
   libzip-dev
   libzstd-dev
   lld

@@ -305,7 +305,7 @@ class PredictTest(WeightsCase):
         for code, words, args in (
                 (USAGE, ["IMAGES"], ()),
                 (DATA, ["cannot read /nowhere"], ("/nowhere",)),
-                (DATA, ["x.png: expected JPEG or PNG"], (text,)),
+                (DATA, ["x.png: expected JPEG, PNG"], (text,)),
                 (DATA, ["no images in this folder"], (self.shared / "out",)),
                 (USAGE, ["expected a file .safetensors or .csv"],
                  (self.images, "--logits", "x.txt"))):

@@ -15,16 +15,34 @@ struct Signature {
   std::string_view bytes;
 };
 
-// The two supported formats, then unsupported ones to name in messages.
-constexpr Signature kJpeg = {"JPEG", 0, "\xff\xd8\xff"};
-constexpr Signature kPng = {"PNG", 0, "\x89PNG\r\n\x1a\n"};
-constexpr std::array<Signature, 6> kUnsupported = {{
-    {"BMP", 0, "BM"},
-    {"GIF", 0, "GIF8"},
-    {"PNM", 0, "P6"},
+constexpr std::string_view kExpected = "JPEG, PNG, WebP, GIF, BMP, PPM or PGM";
+
+struct Format {
+  Signature signature;
+  std::unique_ptr<ImageReader> (*open)(std::span<const uint8_t> bytes,
+                                       std::string_view name,
+                                       const DecodeLimits& limits);
+};
+
+constexpr std::array<Format, 7> kFormats = {{
+    {{"JPEG", 0, "\xff\xd8\xff"}, OpenJpeg},
+    {{"PNG", 0, "\x89PNG\r\n\x1a\n"}, OpenPng},
+    {{"WebP", 8, "WEBP"}, OpenWebp},
+    {{"GIF", 0, "GIF8"}, OpenGif},
+    {{"BMP", 0, "BM"}, OpenBmp},
+    {{"PGM", 0, "P5"}, OpenNetpbm},
+    {{"PPM", 0, "P6"}, OpenNetpbm},
+}};
+
+// Formats that are not supported, to name in messages.
+constexpr std::array<Signature, 7> kUnsupported = {{
+    {"text PBM", 0, "P1"},
+    {"text PGM", 0, "P2"},
+    {"text PPM", 0, "P3"},
+    {"PBM", 0, "P4"},
     {"TIFF", 0, "II*"},
     {"TIFF", 0, "MM"},
-    {"WebP", 8, "WEBP"},
+    {"AVIF or HEIF", 4, "ftyp"},
 }};
 
 bool Matches(std::span<const uint8_t> bytes, const Signature& signature) {
@@ -39,18 +57,21 @@ bool Matches(std::span<const uint8_t> bytes, const Signature& signature) {
 std::unique_ptr<ImageReader> OpenImage(std::span<const uint8_t> bytes,
                                        std::string_view name,
                                        const DecodeLimits& limits) {
-  if (Matches(bytes, kJpeg)) return OpenJpeg(bytes, name, limits);
-  if (Matches(bytes, kPng)) return OpenPng(bytes, name, limits);
+  for (const Format& format : kFormats) {
+    if (Matches(bytes, format.signature)) {
+      return format.open(bytes, name, limits);
+    }
+  }
   FUSOR_CHECK(!bytes.empty(), kData, "image {}: the file is empty", name);
   for (const Signature& signature : kUnsupported) {
     FUSOR_CHECK(!Matches(bytes, signature), kData,
-                "image {}: expected JPEG or PNG, got {}", name,
+                "image {}: expected {}, got {}", name, kExpected,
                 signature.format);
   }
   ThrowError(ErrorCode::kData,
-             fmt::format("image {}: expected JPEG or PNG, got {} bytes of "
-                         "another format",
-                         name, bytes.size()));
+             fmt::format("image {}: expected {}, got {} bytes of another "
+                         "format",
+                         name, kExpected, bytes.size()));
 }
 
 ImageSize ReadImageSize(std::span<const uint8_t> bytes, std::string_view name,

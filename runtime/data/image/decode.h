@@ -11,8 +11,9 @@
 namespace fusor::runtime {
 
 // Reads the header of an encoded image. `bytes` must outlive the reader. `name`
-// names the image in messages, usually its path. Throws kData if it is not a
-// JPEG or PNG, its header is corrupt, or a limit is exceeded.
+// names the image in messages, usually its path. Reads JPEG, PNG, WebP, GIF,
+// BMP, and binary PPM and PGM. Throws kData for another format, if the header
+// is corrupt, or if a limit is exceeded.
 std::unique_ptr<ImageReader> OpenImage(std::span<const uint8_t> bytes,
                                        std::string_view name,
                                        const DecodeLimits& limits = {});

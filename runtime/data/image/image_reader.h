@@ -20,9 +20,9 @@ struct DecodeLimits {
 // An encoded image whose header has been read. The format is detected by the
 // first bytes, never by the file name. EXIF orientation is ignored, as in
 // torchvision. The result is always RGB: grey is replicated, CMYK is converted
-// by Pillow's formula (Adobe polarity), alpha is dropped, 16-bit samples keep
-// the high byte. JPEG decoding uses libjpeg-turbo's defaults (islow DCT, fancy
-// upsampling).
+// by Pillow's formula (Adobe polarity), alpha is dropped, 16-bit samples of a
+// PNG keep the high byte. JPEG decoding uses libjpeg-turbo's defaults (islow
+// DCT, fancy upsampling). An animation has the pixels of its first frame.
 class ImageReader {
  public:
   virtual ~ImageReader() = default;
@@ -44,6 +44,23 @@ class ImageReader {
   ImageSize size_;
 };
 
+// A reader that always decodes the whole image.
+class WholeImageReader : public ImageReader {
+ protected:
+  // Decodes the image; `image` has its size. May be called repeatedly.
+  virtual void ReadWhole(Image& image) = 0;
+
+ private:
+  void ReadRegion(const Region& region, Image& image) final;
+
+  Image whole_;
+};
+
+// Returns the size. Throws kData if a side is not positive or the pixels exceed
+// the limit.
+ImageSize CheckedSize(int64_t width, int64_t height, std::string_view name,
+                      const DecodeLimits& limits);
+
 // OpenImage for bytes that begin with a JPEG signature.
 std::unique_ptr<ImageReader> OpenJpeg(std::span<const uint8_t> bytes,
                                       std::string_view name,
@@ -53,5 +70,25 @@ std::unique_ptr<ImageReader> OpenJpeg(std::span<const uint8_t> bytes,
 std::unique_ptr<ImageReader> OpenPng(std::span<const uint8_t> bytes,
                                      std::string_view name,
                                      const DecodeLimits& limits);
+
+// OpenImage for bytes that begin with a WebP signature.
+std::unique_ptr<ImageReader> OpenWebp(std::span<const uint8_t> bytes,
+                                      std::string_view name,
+                                      const DecodeLimits& limits);
+
+// OpenImage for bytes that begin with a GIF signature.
+std::unique_ptr<ImageReader> OpenGif(std::span<const uint8_t> bytes,
+                                     std::string_view name,
+                                     const DecodeLimits& limits);
+
+// OpenImage for bytes that begin with a BMP signature.
+std::unique_ptr<ImageReader> OpenBmp(std::span<const uint8_t> bytes,
+                                     std::string_view name,
+                                     const DecodeLimits& limits);
+
+// OpenImage for bytes that begin with the signature of a binary PGM or PPM.
+std::unique_ptr<ImageReader> OpenNetpbm(std::span<const uint8_t> bytes,
+                                        std::string_view name,
+                                        const DecodeLimits& limits);
 
 }  // namespace fusor::runtime

@@ -83,35 +83,23 @@ bool ReadRows(PngState& state, png_bytepp rows) {
   return true;
 }
 
-class PngReader : public ImageReader {
+class PngReader : public WholeImageReader {
  public:
   PngReader(std::span<const uint8_t> bytes, std::string_view name,
             const DecodeLimits& limits)
       : bytes_(bytes), name_(name) {
     Check(ReadHeader(state_, bytes_));
-    size_ = {
-        static_cast<int>(png_get_image_width(state_.png, state_.info)),
-        static_cast<int>(png_get_image_height(state_.png, state_.info)),
-    };
-    FUSOR_CHECK(int64_t{size_.width} * size_.height <= limits.max_pixels, kData,
-                "image {}: {}x{} pixels, expected at most {} in all", name_,
-                size_.width, size_.height, limits.max_pixels);
+    size_ = CheckedSize(png_get_image_width(state_.png, state_.info),
+                        png_get_image_height(state_.png, state_.info), name_,
+                        limits);
   }
 
-  void ReadRegion(const Region& region, Image& image) override {
+  void ReadWhole(Image& image) override {
     if (started_) Check(ReadHeader(state_, bytes_));
     started_ = true;
-    Image& whole = region == WholeImage(size_) ? image : whole_;
-    whole.SetSize(size_.width, size_.height);
     rows_.resize(static_cast<size_t>(size_.height));
-    for (int y = 0; y < size_.height; ++y) rows_[y] = whole.Row(y);
+    for (int y = 0; y < size_.height; ++y) rows_[y] = image.Row(y);
     Check(ReadRows(state_, rows_.data()));
-    if (&whole == &image) return;
-    image.SetSize(region.width, region.height);
-    for (int y = 0; y < region.height; ++y) {
-      const uint8_t* from = whole.Row(region.y + y) + size_t{3} * region.x;
-      std::memcpy(image.Row(y), from, image.row_bytes());
-    }
   }
 
  private:
@@ -126,7 +114,6 @@ class PngReader : public ImageReader {
   PngState state_;
   std::span<const uint8_t> bytes_;
   std::string name_;
-  Image whole_;
   std::vector<png_bytep> rows_;
   bool started_ = false;
 };

@@ -214,6 +214,14 @@ void WriteImages() {
                  .palette = png.colour == 3 ? palette : testing::Bytes{}})));
     }
   }
+  for (const auto& file :
+       std::filesystem::directory_iterator(FUSOR_GOLDEN_DIR "/images")) {
+    const std::string extension = file.path().extension();
+    if (extension != ".txt" && extension != ".bin") {
+      Write("image", file.path().filename().string(),
+            Read(file.path().string()));
+    }
+  }
 }
 
 void WriteLogs() {

@@ -32,7 +32,9 @@ MAGIC = {
                 0xd7, 0xe0, 0xe1, 0xee, 0xfe]]
               + ["IHDR", "IDAT", "IEND", "PLTE", "tRNS", "gAMA", "acTL", "iCCP",
                  "zTXt", "sPLT", "Adobe", "JFIF", "Exif",
-                 r"\x89PNG\x0d\x0a\x1a\x0a"]),
+                 r"\x89PNG\x0d\x0a\x1a\x0a", "RIFF", "WEBP", "VP8 ", "VP8L",
+                 "VP8X", "ALPH", "ANIM", "ANMF", "GIF89a", r"\x21\xf9\x04",
+                 "BM", "P5", "P6", "255"]),
 }
 MAX_WORDS = 400
 # Maximum bytes of an input. Seeds of these formats are longer than others.
