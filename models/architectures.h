@@ -14,7 +14,8 @@ struct Architecture {
   void (*build)(Layers& layers);
 };
 
-// torchvision's and gluon's residual networks (He et al. 2015).
+// torchvision's and gluon's residual networks (He et al. 2015), ResNeXt (Xie et
+// al. 2016), and NVIDIA's SE-ResNeXt (Hu et al. 2017).
 std::span<const Architecture> ResNets();
 // Simonyan and Zisserman 2014, configuration D, with torchvision's layer names.
 std::span<const Architecture> Vggs();

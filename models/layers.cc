@@ -50,7 +50,7 @@ Value* Layers::Conv(Value* x, const std::string& name, int64_t channels,
   const Builder::Layer layer(b_, at);
   Builder::Scope scope(b_, name);
   const int64_t k = options.kernel;
-  const int64_t in = ExtentOf(x, 1, name);
+  const int64_t in = ExtentOf(x, 1, name) / options.groups;
   const int64_t fan =
       k * k * (options_.fan == FanMode::kFanOut ? channels : in);
   Value* weight =
@@ -63,7 +63,8 @@ Value* Layers::Conv(Value* x, const std::string& name, int64_t channels,
                    {.stride_h = options.stride,
                     .stride_w = options.stride,
                     .pad_h = options.pad,
-                    .pad_w = options.pad});
+                    .pad_w = options.pad,
+                    .groups = options.groups});
 }
 
 Value* Layers::BatchNorm(Value* x, const std::string& name, double gamma,

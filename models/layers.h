@@ -33,6 +33,7 @@ class Layers {
     int64_t stride = 1;
     int64_t pad = 1;
     bool bias = false;
+    int64_t groups = 1;
   };
   // x [N,C,H,W] -> [N,channels,H',W']
   ir::Value* Conv(ir::Value* x, const std::string& name, int64_t channels,

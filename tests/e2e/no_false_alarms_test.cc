@@ -138,6 +138,8 @@ TEST_P(EveryModel, IsAccusedByNoTool) {
 std::vector<std::string> DistinctModels() {
   std::vector<std::string> names;
   for (const std::string& name : models::ArchNames()) {
+    // ResNeXt's 32 groups do not divide an eighth of the channels.
+    if (name.find("resnext") != std::string::npos) continue;
     if (models::CanonicalArch(name) == name) names.push_back(name);
   }
   return names;

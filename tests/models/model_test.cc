@@ -42,7 +42,12 @@ INSTANTIATE_TEST_SUITE_P(
                       Golden{"resnet18", 11689512, 62, 0},
                       Golden{"resnet34", 21797672, 110, 0},
                       Golden{"resnet101", 44549160, 314, 0},
-                      Golden{"resnet152", 60192808, 467, 0}),
+                      Golden{"resnet152", 60192808, 467, 0},
+                      Golden{"resnext50-32x4d", 25028904, 161, 4230479872},
+                      Golden{"resnext101-32x4d", 44177704, 314, 0},
+                      // 33 C + 16 more for each block of C channels.
+                      Golden{"se-resnext50-32x4d", 25527592, 225, 0},
+                      Golden{"se-resnext101-32x4d", 45251128, 446, 0}),
     [](const auto& golden) {
       std::string name = golden.param.arch;
       for (char& c : name) {
