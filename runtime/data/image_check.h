@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "runtime/data/augment/augment.h"
 #include "runtime/data/dataset.h"
-#include "runtime/data/image/augment.h"
 
 namespace fusor::runtime {
 

@@ -52,7 +52,8 @@ Loader::Loader(std::unique_ptr<const Dataset> dataset,
                 .rank = options.rank,
                 .world_size = options.world_size,
                 .training = options.training,
-                .seed = options.seed}),
+                .seed = options.seed,
+                .repetitions = options.repetitions}),
       epoch_(options.start_epoch),
       index_(options.start_batch) {
   FUSOR_CHECK(options.threads > 0 && options.threads <= kMaxThreads &&
@@ -138,7 +139,8 @@ bool Loader::Take(Ticket& ticket) {
   if (stop_) return false;
   Slot& slot = *slots_[taken_batch_ % slots];
   if (taken_sample_ == 0) Open(slot);
-  ticket = {&slot, taken_sample_};
+  ticket = {&slot, taken_sample_,
+            sampler_.Copy(slot.batch.index, taken_sample_)};
   if (++taken_sample_ == options_.batch_size) {
     taken_sample_ = 0;
     ++taken_batch_;
@@ -175,7 +177,7 @@ void Loader::Fill(const Ticket& ticket, Worker& worker) {
   float& weight = batch.weights[ticket.sample];
   for (int tries = 0; sample >= 0 && tries <= kMaxReplacements; ++tries) {
     try {
-      Load(sample, batch.epoch, image.data(), worker);
+      Load(sample, ticket.copy, batch.epoch, image.data(), worker);
       label = dataset_->Label(sample);
       weight = 1;
       return;
@@ -197,7 +199,7 @@ void Loader::Fill(const Ticket& ticket, Worker& worker) {
   weight = 0;
 }
 
-void Loader::Load(int64_t sample, int64_t epoch, uint8_t* out,
+void Loader::Load(int64_t sample, int copy, int64_t epoch, uint8_t* out,
                   Worker& worker) const {
   const Clock::time_point begin = Clock::now();
   dataset_->Read(sample, worker.bytes);
@@ -208,7 +210,7 @@ void Loader::Load(int64_t sample, int64_t epoch, uint8_t* out,
   const Clock::time_point decode = Clock::now();
   const std::string name = dataset_->Name(sample);
   const auto reader = OpenImage(worker.bytes, name, options_.limits);
-  worker.augmenter.Apply(*reader, name, epoch, sample, out);
+  worker.augmenter.Apply(*reader, name, epoch, sample, copy, out);
   worker.stats.decode_seconds += SecondsSince(decode);
 }
 

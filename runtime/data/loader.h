@@ -10,9 +10,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "runtime/data/augment/augment.h"
 #include "runtime/data/batch_source.h"
 #include "runtime/data/dataset.h"
-#include "runtime/data/image/augment.h"
 #include "runtime/data/image/decode.h"
 #include "runtime/data/sampler.h"
 
@@ -31,6 +31,7 @@ struct LoaderOptions {
   Transform transform;
   bool training = false;  // see SamplerOptions
   uint64_t seed = 0;      // seed of order and augmentation
+  int repetitions = 1;    // see SamplerOptions
   int rank = 0;
   int world_size = 1;
   int threads = 2;
@@ -84,13 +85,15 @@ class Loader : public BatchSource {
   struct Ticket {
     Slot* slot = nullptr;
     int sample = 0;
+    int copy = 0;  // see Sampler::Copy
   };
 
   void Work();
   bool Take(Ticket& ticket);
   void Open(Slot& slot);
   void Fill(const Ticket& ticket, Worker& worker);
-  void Load(int64_t sample, int64_t epoch, uint8_t* out, Worker& worker) const;
+  void Load(int64_t sample, int copy, int64_t epoch, uint8_t* out,
+            Worker& worker) const;
   void NoteBadRecord(int64_t sample, const std::string& message);
   void Stop();
 

@@ -16,12 +16,19 @@ struct SamplerOptions {
   // Otherwise: data set order, and pad the last batch.
   bool training = false;
   uint64_t seed = 0;
+  // Training: repeated augmentation (Hoffer et al., CVPR 2020), as in
+  // torchvision's RASampler. Each sample occurs this often in a row, and an
+  // epoch ends after as many positions as there are samples, rounded down to a
+  // multiple of 256 (of less than 256 samples: after all).
+  int repetitions = 1;
 };
 
 // The epoch's order is cut into batches, and batch n belongs to rank n %
 // world_size. A step on W ranks therefore sees the samples of W micro-batches
 // on one rank, in the order in which deterministic sums add them. Step k of all
-// ranks covers positions [k, k + 1) * batch_size * world_size.
+// ranks covers positions [k, k + 1) * batch_size * world_size. Within a batch,
+// the first copies of samples precede the second ones and so on, so that
+// neighbours, which mixup pairs, are different samples.
 class Sampler {
  public:
   // Throws kData if training has less than one global batch, kUsage for invalid
@@ -34,7 +41,13 @@ class Sampler {
   // padding. Caches the order of the epoch requested last. Not thread-safe.
   void Batch(int64_t epoch, int64_t index, std::span<int64_t> samples);
 
+  // Returns which copy of its sample element i of a batch is, from 0.
+  // Thread-safe.
+  int Copy(int64_t index, int i) const;
+
  private:
+  int64_t Position(int64_t index, int i) const;
+
   SamplerOptions options_;
   int64_t batches_per_epoch_ = 0;
   int64_t epoch_ = -1;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -139,13 +140,25 @@ TEST(Loader, BatchesDoNotDependOnThreadsOrPrefetch) {
         fusor::testing::EncodeJpeg(
             fusor::testing::MakePicture(40 + i, 60 - i, i)));
   }
-  const auto run = [&](int threads, int prefetch) {
+  const RandomOpsOptions ops = {.brightness = 0.4,
+                                .contrast = 0.4,
+                                .saturation = 0.4,
+                                .hue = 0.1,
+                                .lighting = 0.1,
+                                .grey = 0.2,
+                                .blur = 0.3,
+                                .erasing = 0.3};
+  const auto run = [&](int threads, int prefetch, AutoAugmentPolicy policy) {
+    RandomOpsOptions with_policy = ops;
+    with_policy.policy = policy;
     Loader loader(std::make_unique<ImageFolder>(folder.path()),
                   {.batch_size = 6,
                    .transform = {.kind = TransformKind::kRandomResizedCrop,
-                                 .image_size = 24},
+                                 .image_size = 24,
+                                 .ops = with_policy},
                    .training = true,
                    .seed = 3,
+                   .repetitions = 2,
                    .threads = threads,
                    .prefetch = prefetch,
                    .limits = {}});
@@ -159,10 +172,37 @@ TEST(Loader, BatchesDoNotDependOnThreadsOrPrefetch) {
     }
     return all;
   };
-  const Bytes expected = run(1, 1);
-  EXPECT_EQ(run(2, 3), expected);
-  EXPECT_EQ(run(7, 2), expected);
-  EXPECT_EQ(run(7, 2), expected);
+  std::set<Bytes> different;
+  for (const AutoAugmentPolicy policy :
+       {AutoAugmentPolicy::kNone, AutoAugmentPolicy::kRandAugment,
+        AutoAugmentPolicy::kTrivialAugmentWide, AutoAugmentPolicy::kImageNet}) {
+    const Bytes expected = run(1, 1, policy);
+    EXPECT_EQ(run(2, 3, policy), expected);
+    EXPECT_EQ(run(7, 2, policy), expected);
+    EXPECT_EQ(run(7, 2, policy), expected);
+    different.insert(expected);
+  }
+  EXPECT_EQ(different.size(), 4);
+}
+
+TEST(Loader, CopiesOfASampleHaveOtherAugmentations) {
+  LoaderOptions options = Options(6);
+  options.repetitions = 2;
+  options.transform.ops.brightness = 0.9;
+  const auto loader = MakeLoader(options, 6);
+  const Batch& batch = loader->Next();
+  std::map<int64_t, std::set<int>> levels;
+  for (int i = 0; i < 6; ++i) {
+    if (batch.samples[i] == 0) continue;  // black stays black
+    levels[batch.samples[i]].insert(
+        batch.images()[static_cast<size_t>(i) * 3 * kSide * kSide]);
+  }
+  EXPECT_GE(levels.size(), 2);
+  size_t different = 0;
+  for (const auto& [sample, of_copies] : levels) {
+    different += of_copies.size() == 2 ? 1 : 0;
+  }
+  EXPECT_GE(different, 1);
 }
 
 TEST(Loader, ResumesAtAPosition) {

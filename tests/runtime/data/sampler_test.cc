@@ -118,5 +118,59 @@ TEST(Sampler, SenselessOptionsAreRejected) {
   EXPECT_THROW(Sampler({.samples = 1, .batch_size = 1, .rank = 1}), Error);
 }
 
+// torchvision's RASampler gives rank r the positions r, r + world, ... of the
+// repeated order. Its ranks together see the samples of a global batch of
+// fusor.
+TEST(Sampler, RepetitionsGiveTheGlobalBatchesOfRASampler) {
+  constexpr int64_t kSamples = 700;
+  constexpr int kBatch = 10;
+  for (const int repetitions : {1, 2, 3, 4}) {
+    for (const int ranks : {1, 2, 3}) {
+      const int64_t length = repetitions == 1 ? kSamples : 512;
+      std::vector<int64_t> repeated;
+      for (const int64_t sample : ShuffledOrder(kSamples, 4, 2)) {
+        repeated.insert(repeated.end(), repetitions, sample);
+      }
+      for (int64_t index = 0; index < length / (kBatch * ranks); ++index) {
+        std::map<std::pair<int64_t, int>, int> expected;
+        for (int64_t i = 0; i < int64_t{kBatch} * ranks; ++i) {
+          const int64_t position = index * kBatch * ranks + i;
+          ++expected[{repeated[position],
+                      static_cast<int>(position % repetitions)}];
+        }
+        std::map<std::pair<int64_t, int>, int> seen;
+        for (int rank = 0; rank < ranks; ++rank) {
+          Sampler sampler({.samples = kSamples,
+                           .batch_size = kBatch,
+                           .rank = rank,
+                           .world_size = ranks,
+                           .training = true,
+                           .seed = 4,
+                           .repetitions = repetitions});
+          EXPECT_EQ(sampler.batches_per_epoch(), length / (kBatch * ranks));
+          std::vector<int64_t> samples(kBatch);
+          sampler.Batch(2, index, samples);
+          for (int i = 0; i < kBatch; ++i) {
+            ++seen[{samples[i], sampler.Copy(index, i)}];
+            // Mixup pairs neighbours.
+            EXPECT_TRUE(i == 0 || samples[i] != samples[i - 1]);
+          }
+        }
+        ASSERT_EQ(seen, expected) << repetitions << " " << ranks;
+      }
+    }
+  }
+}
+
+TEST(Sampler, SmallSetsAreRepeatedWhole) {
+  EXPECT_EQ(
+      Sampler(
+          {.samples = 30, .batch_size = 10, .training = true, .repetitions = 3})
+          .batches_per_epoch(),
+      3);
+  EXPECT_THROW(Sampler({.samples = 30, .batch_size = 10, .repetitions = 3}),
+               Error);
+}
+
 }  // namespace
 }  // namespace fusor::runtime

@@ -1,9 +1,11 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
+#include "runtime/data/augment/random_ops.h"
+#include "runtime/data/augment/sample_random.h"
 #include "runtime/data/image/decode.h"
 #include "runtime/data/image/image.h"
 #include "runtime/data/image/resize.h"
@@ -40,19 +42,8 @@ struct Transform {
   int padding = 4;
   // Mirror half of the samples, for the two random kinds.
   bool flip = true;
-};
-
-// Random bits of one sample in one epoch: a pure function of the constructor's
-// arguments and the block index.
-class SampleRandom {
- public:
-  SampleRandom(uint64_t seed, int64_t epoch, int64_t sample);
-
-  std::array<uint32_t, 4> Block(uint32_t index) const;
-
- private:
-  uint64_t key_;
-  int64_t sample_;
+  // Applied to the result.
+  RandomOpsOptions ops;
 };
 
 // A source crop and its resize. The resize reads nothing outside the crop.
@@ -81,12 +72,15 @@ class Augmenter {
   Augmenter(const Transform& transform, uint64_t seed);
 
   // Decodes the needed part of the sample and writes the result to `out`,
-  // [image_size, image_size, 3]. `name` names the image in messages. Throws
-  // kData if decoding fails or the size does not suit kPadCrop or kExact.
+  // [image_size, image_size, 3]. `copy`: see SampleRandom. `name` names the
+  // image in messages. Throws kData if decoding fails or the size does not suit
+  // kPadCrop or kExact.
   void Apply(ImageReader& reader, std::string_view name, int64_t epoch,
-             int64_t sample, uint8_t* out);
+             int64_t sample, int copy, uint8_t* out);
 
  private:
+  void Crop(ImageReader& reader, std::string_view name,
+            const SampleRandom& random, uint8_t* out);
   void Resize(ImageReader& reader, const Placement& placement, uint8_t* out);
   void PadCrop(const SampleRandom& random, uint8_t* out) const;
 
@@ -94,6 +88,7 @@ class Augmenter {
   uint64_t seed_;
   Resizer resizer_;
   Image image_;
+  std::optional<RandomOps> ops_;  // null: none
 };
 
 }  // namespace fusor::runtime

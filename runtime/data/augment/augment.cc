@@ -1,12 +1,10 @@
-#include "runtime/data/image/augment.h"
+#include "runtime/data/augment/augment.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "ir/support/error.h"
-#include "ir/support/hash.h"
-#include "ir/support/philox.h"
 
 namespace fusor::runtime {
 namespace {
@@ -71,17 +69,6 @@ Region RandomPart(ImageSize source, const Transform& transform,
 
 }  // namespace
 
-SampleRandom::SampleRandom(uint64_t seed, int64_t epoch, int64_t sample)
-    : key_(HashCombine(HashCombine(HashBytes("augment"), seed),
-                       static_cast<uint64_t>(epoch))),
-      sample_(sample) {}
-
-std::array<uint32_t, 4> SampleRandom::Block(uint32_t index) const {
-  return Philox({index, static_cast<uint32_t>(sample_),
-                 static_cast<uint32_t>(sample_ >> 32), 0},
-                key_);
-}
-
 Placement RandomResizedCrop(ImageSize source, const Transform& transform,
                             const SampleRandom& random) {
   Placement placement;
@@ -136,11 +123,19 @@ Augmenter::Augmenter(const Transform& transform, uint64_t seed)
   FUSOR_CHECK(t.min_aspect > 0 && t.min_aspect <= t.max_aspect, kUsage,
               "transform: expected a positive aspect range, got {} to {}",
               t.min_aspect, t.max_aspect);
+  CheckRandomOps(t.ops);
+  if (t.ops.Any()) ops_.emplace(t.ops, ImageSize{t.image_size, t.image_size});
 }
 
 void Augmenter::Apply(ImageReader& reader, std::string_view name, int64_t epoch,
-                      int64_t sample, uint8_t* out) {
-  const SampleRandom random(seed_, epoch, sample);
+                      int64_t sample, int copy, uint8_t* out) {
+  const SampleRandom random(seed_, epoch, sample, copy);
+  Crop(reader, name, random, out);
+  if (ops_.has_value()) ops_->Apply(random, out);
+}
+
+void Augmenter::Crop(ImageReader& reader, std::string_view name,
+                     const SampleRandom& random, uint8_t* out) {
   switch (transform_.kind) {
     case TransformKind::kRandomResizedCrop:
       Resize(reader, RandomResizedCrop(reader.size(), transform_, random), out);

@@ -1,4 +1,4 @@
-#include "runtime/data/image/augment.h"
+#include "runtime/data/augment/augment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,8 @@ Bytes Apply(const Bytes& file, const Transform& transform, uint64_t seed = 1,
             int64_t epoch = 0, int64_t sample = 0) {
   Augmenter augmenter(transform, seed);
   Bytes out(size_t{3} * transform.image_size * transform.image_size);
-  augmenter.Apply(*OpenImage(file, "x"), "x", epoch, sample, out.data());
+  augmenter.Apply(*OpenImage(file, "x"), "x", epoch, sample, /*copy=*/0,
+                  out.data());
   return out;
 }
 
