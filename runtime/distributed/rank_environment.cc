@@ -22,6 +22,10 @@ class PlaceFinder {
       Torchrun();
     } else if (Has("OMPI_COMM_WORLD_RANK")) {
       OpenMpi();
+    } else if (Has("HOROVOD_RANK")) {
+      place_.launcher = "horovodrun";
+      Ranks("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK",
+            "HOROVOD_LOCAL_SIZE");
     } else if (Has("PMI_RANK") && !Has("SLURM_STEP_ID")) {
       Pmi();
     } else if (Has("SLURM_PROCID") && Has("SLURM_STEP_ID")) {

@@ -25,10 +25,10 @@ struct RankEnvironment {
 using Variables = std::function<std::string(std::string_view name)>;
 
 // Detects the launcher from its environment variables, in this order: fusor
-// launch or torchrun, Open MPI, PMI, a Slurm step, PMIx, or only RANK and
-// WORLD_SIZE, as Kubernetes operators set them. The address of rank 0 is
-// MASTER_ADDR; if unset, this host if all ranks run here, or the first host of
-// the Slurm step. Throws kUsage if variables are missing or inconsistent.
+// launch or torchrun, Open MPI, horovodrun, PMI, a Slurm step, PMIx, or only
+// RANK and WORLD_SIZE, as Kubernetes operators set them. The address of rank 0
+// is MASTER_ADDR; if unset, this host if all ranks run here, or the first host
+// of the Slurm step. Throws kUsage if variables are missing or inconsistent.
 RankEnvironment FindRankEnvironment(const Variables& variables);
 
 // Returns the first host of a Slurm list: "node[07-09,12],other" -> "node07".

@@ -11,25 +11,28 @@ import unittest
 FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "tools/fusor/RECIPES.md"
 
-# Flags that make a run small. They replace flags that are given already.
-SMALL = {"-b": "4", "--image-size": "48", "--prof": "2"}
+# Flags that make a run small. The last value of a flag takes precedence.
+SMALL = ["-b", "4", "--image-size", "32", "--prof", "2"]
 
 
 def commands():
+    """Yields (words, the line "recipe ..." that the document shows, or "")."""
     for block in re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        for line in block.splitlines():
-            yield shlex.split(line)
+        lines = block.splitlines()
+        for line, after in zip(lines, [*lines[1:], ""]):
+            if not line.startswith("recipe "):
+                yield shlex.split(line), after if after.startswith(
+                    "recipe ") else ""
 
 
 def small(words, samples):
-    words = [str(samples) if word == "DATA" else word for word in words]
-    for flag, value in SMALL.items():
-        if flag in words:
-            words[words.index(flag) + 1] = value
-        else:
-            words += [flag, value]
+    words = [word.replace("DATA", str(samples)) for word in words]
+    if "--nproc_per_node" in words:
+        words[words.index("--nproc_per_node") + 1] = "2"
+        words = [word for word in words if "master_port" not in word]
     if "--optimizer-batch-size" in words:
         words[words.index("--optimizer-batch-size") + 1] = "8"
+    words += SMALL
     if "vgg16" in words:  # its checkpoints have gigabytes
         words.append("--no-checkpoints")
     return words
@@ -40,24 +43,29 @@ class RecipesTest(unittest.TestCase):
     def test_every_command_runs(self):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            subprocess.run([FUSOR, "data", "make-samples", "--out",
-                            folder / "samples", "--train-images", "4",
-                            "--val-images", "1"], check=True,
-                           capture_output=True)
+            samples = folder / "samples"
+            subprocess.run([FUSOR, "data", "make-samples", "--out", samples,
+                            "--train-images", "4", "--val-images", "1"],
+                           check=True, capture_output=True)
+            (samples / "tfrecords").symlink_to(samples)
             known = list(commands())
-            self.assertGreaterEqual(len(known), 9)
-            for number, words in enumerate(known):
+            self.assertGreaterEqual(len(known), 14)
+            for number, (words, recipe) in enumerate(known):
                 with self.subTest(command=shlex.join(words)):
-                    self.assertEqual(words[:2], ["build/bin/fusor", "train"])
+                    self.assertEqual(words[0], "fusor")
                     place = folder / str(number)
                     place.mkdir()
                     result = subprocess.run(
-                        [FUSOR, *small(words[1:], folder / "samples")],
+                        [FUSOR, *small(words[1:], samples)],
                         cwd=place, text=True, capture_output=True, timeout=300,
                         check=False)
                     self.assertEqual(result.returncode, 0, result.stderr)
                     self.assertEqual(result.stderr, "")
                     self.assertRegex(result.stdout, r"\ntrained   2 steps in ")
+                    shown = re.findall("^recipe .*", result.stdout, re.M)
+                    shown = [line.replace(str(samples), "DATA").replace(
+                        " " + " ".join(SMALL), "") for line in shown]
+                    self.assertEqual(shown, [recipe] if recipe else [])
 
 
 if __name__ == "__main__":

@@ -39,6 +39,20 @@ const Environment kTorchrun{{"RANK", "5"},
                             {"LOCAL_WORLD_SIZE", "4"},
                             {"MASTER_ADDR", "a"}};
 
+TEST(RankEnvironment, Horovodrun) {
+  const RankEnvironment place = Find({{"HOROVOD_RANK", "3"},
+                                      {"HOROVOD_SIZE", "4"},
+                                      {"HOROVOD_LOCAL_RANK", "1"},
+                                      {"HOROVOD_LOCAL_SIZE", "2"},
+                                      {"MASTER_ADDR", "a"}});
+  EXPECT_EQ(place.launcher, "horovodrun");
+  EXPECT_EQ(place.rank, 3);
+  EXPECT_EQ(place.world_size, 4);
+  EXPECT_EQ(place.local_rank, 1);
+  EXPECT_EQ(place.local_size, 2);
+  EXPECT_EQ(place.host, "a");
+}
+
 TEST(RankEnvironment, OneProcessIsAlone) {
   const RankEnvironment place = Find({});
   EXPECT_EQ(place.world_size, 1);

@@ -70,7 +70,9 @@ class TrainCommand {
     FUSOR_CHECK(!file_.has_value() || file_->world_size == ranks_.world_size(),
                 kUsage, "{}: compiled for a world size of {}, this run has {}",
                 flags_.program_file, file_->world_size, ranks_.world_size());
-    fmt::print(text_, "{}", IgnoredLine(flags_.ignored));
+    for (const std::string& note : flags_.recipe.notes) {
+      fmt::print(text_, "{}\n", note);
+    }
     FUSOR_CHECK(
         flags_.stop_at_top1 == 0 || !flags_.training_only, kUsage,
         "--stop-at-top1 needs evaluations: expected no --training-only");

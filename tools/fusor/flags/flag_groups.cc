@@ -127,7 +127,8 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
   app.add_option("-c,--fan,--model-config", f.fan,
                  "Initial scale of convolutions: fan-out (or classic), fan-in")
       ->capture_default_str()
-      ->check(OneOf({"fan-out", "fan-in", "fanout", "fanin", "classic"}));
+      ->check(OneOf({"fan-out", "fan-in", "fanout", "fanin", "classic",
+                     "grp-fanout", "grp-fanin"}));
   app.add_flag("--zero-gamma", f.zero_gamma,
                "Initialise the last normalisation of each residual block to 0");
   app.add_option("--dropout", f.dropout, "Dropout rate of VGG's classifier")

@@ -147,16 +147,21 @@ bool Gives(const std::vector<std::string>& args, const CLI::Option& option) {
 
 }  // namespace
 
+NamedCommand FindCommand(const CLI::App& app,
+                         const std::vector<std::string>& args) {
+  NamedCommand named{&app, 0};
+  for (; named.words < args.size(); ++named.words) {
+    const auto commands = named.command->get_subcommands(
+        [&](const auto* c) { return c->get_name() == args[named.words]; });
+    if (commands.empty()) break;
+    named.command = commands.front();
+  }
+  return named;
+}
+
 std::vector<std::string> WithFlagsVariable(const CLI::App& app,
                                            std::vector<std::string> args) {
-  const CLI::App* command = &app;
-  size_t words = 0;  // of the command's name
-  for (; words < args.size(); ++words) {
-    const auto commands = command->get_subcommands(
-        [&](const CLI::App* c) { return c->get_name() == args[words]; });
-    if (commands.empty()) break;
-    command = commands.front();
-  }
+  const auto [command, words] = FindCommand(app, args);
   std::vector<std::string> added;
   for (const Flag& flag : ParseFlags(VariableText())) {
     const CLI::Option* option = command->get_option_no_throw(flag.name);

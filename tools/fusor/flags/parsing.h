@@ -23,6 +23,15 @@ CLI::Validator OneOf(std::vector<std::string> words);
 // Returns the words of the option's OneOf validator; none without one.
 std::vector<std::string> AllowedWords(CLI::Option& option);
 
+// The command that the arguments begin with: the program itself, "train" or
+// "data decode".
+struct NamedCommand {
+  const CLI::App* command;
+  size_t words;  // of its name
+};
+NamedCommand FindCommand(const CLI::App& app,
+                         const std::vector<std::string>& args);
+
 // Inserts the flags in the environment variable FUSOR_FLAGS, e.g. "--dump-to
 // /tmp/d --verify", after the command in `args`. Flags in `args` take
 // precedence. Skips flags that only other commands have. Throws kUsage for a

@@ -9,21 +9,12 @@
 #include "runtime/train/training_loop.h"
 #include "tools/fusor/flags/flag_groups.h"
 #include "tools/fusor/flags/rank_flags.h"
+#include "tools/fusor/flags/recipes.h"
 #include "tools/fusor/output/train_logs.h"
 #include "tools/fusor/setup/checkpointing.h"
 #include "tools/fusor/setup/debugging.h"
 
 namespace fusor::tools {
-
-// Flags of NVIDIA's published command lines that have no effect here.
-struct IgnoredFlags {
-  std::vector<std::string> given;  // "--memory-format nhwc"
-  bool synthetic = false;          // --data-backend syntetic (sic)
-};
-void AddIgnoredFlags(CLI::App& app, IgnoredFlags& flags);
-
-// Returns one line of text; empty if none was given.
-std::string IgnoredLine(const IgnoredFlags& flags);
 
 struct TrainFlags {
   ModelFlags model;
@@ -33,7 +24,7 @@ struct TrainFlags {
   DebugFlags debug;
   CheckpointFlags checkpoint;
   LogFlags log;
-  IgnoredFlags ignored;
+  RecipeFlags recipe;
   RankFlags ranks;
   int64_t epochs = 90;
   int64_t iterations = -1;

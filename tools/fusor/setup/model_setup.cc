@@ -32,7 +32,8 @@ models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes) {
               "--num-classes: expected at least the {} classes of the data, "
               "got {}",
               classes, flags.num_classes);
-  const bool fan_in = flags.fan == "fan-in" || flags.fan == "fanin";
+  const bool fan_in =
+      flags.fan.ends_with("fan-in") || flags.fan.ends_with("fanin");
   options.fan = fan_in ? models::FanMode::kFanIn : models::FanMode::kFanOut;
   options.zero_gamma = flags.zero_gamma;
   options.dropout = flags.dropout;
