@@ -54,6 +54,66 @@ class LaunchersTest(RankCase):
             self.addCleanup(end, node)
         return nodes
 
+    def hosts(self, *args):
+        """Starts a launcher for two hosts. The second is this host, too,
+        reached by a stand-in for ssh that runs the command in a shell."""
+        ssh = self.root / "bin" / "ssh"
+        ssh.parent.mkdir(exist_ok=True)
+        ssh.write_text('#!/bin/bash\necho "$@" >>"$0.log"\n'
+                       'cd / && exec bash -c "${@: -1}"\n')
+        ssh.chmod(0o755)
+        run = subprocess.Popen(
+            [FUSOR, "launch", *map(str, args)], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, cwd=self.root, env=environment(
+                FUSOR_CACHE_DIR=str(self.root / "cache"),
+                PATH=f"{ssh.parent}:{os.environ['PATH']}"))
+        self.addCleanup(end, run)
+        return run
+
+    def test_ranks_of_several_hosts_start_by_ssh(self):
+        out = self.root / "hosts.json"
+        run = self.hosts("-H", "127.0.0.1:1,127.0.0.2:1", "train", self.data,
+                         *SIZE, *RUN, "--json", "hosts.json")
+        text, errors = run.communicate(timeout=300)
+        self.assertEqual(run.returncode, 0, errors)
+        self.assertIn("ranks     2 by fusor launch: 0-1 on ", text)
+        launched, _ = self.train(2, *RUN)
+        report = json.loads(out.read_text())
+        self.assertEqual(report["parameter_hash"], launched["parameter_hash"])
+        words = (self.root / "bin" / "ssh.log").read_text().split()
+        self.assertEqual(words[:3], ["-o", "BatchMode=yes", "127.0.0.2"])
+
+    def test_signals_reach_other_hosts(self):
+        run = self.hosts("-H", "127.0.0.1,127.0.0.2", "train", self.data, *SIZE,
+                         "--epochs", 10_000, "--training-only", "-p", 1,
+                         "--workspace", "out")
+        for line in run.stdout:
+            if line.startswith("epoch"):
+                break
+        run.send_signal(signal.SIGTERM)
+        run.stdout.read()
+        self.assertEqual(run.wait(100), 128 + signal.SIGTERM,
+                         run.stderr.read())
+        self.assertTrue((self.root / "out" / "model.safetensors").exists())
+
+    def test_hosts_that_cannot_be_used_are_named(self):
+        for hosts, message in (
+                ("a:2,b:1", "--hosts: expected the same number of ranks on "
+                 "each host, got a:2 and b:1"),
+                ("a:x", "--hosts: expected NAME:RANKS, got a:x"),
+                ("a:0", "--hosts: expected NAME:RANKS, got a:0"),
+                ("-oProxyCommand=x", "--hosts: expected NAME:RANKS, got "
+                 "-oProxyCommand=x")):
+            done = self.launch(f"--hosts={hosts}", "train")
+            _, errors = done.communicate(timeout=100)
+            self.assertEqual((done.returncode, errors.strip()),
+                             (2, f"fusor: {message}"))
+        done = self.launch("-H", "no-such-host", "train")
+        _, errors = done.communicate(timeout=100)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(errors, r"fusor launch: host no-such-host ended with "
+                         r"exit code \d+\n")
+
     def launch(self, *args):
         return subprocess.Popen(
             [FUSOR, "launch", *map(str, args)], stdout=subprocess.PIPE,
