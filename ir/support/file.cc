@@ -1,6 +1,7 @@
 #include "ir/support/file.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -105,6 +106,13 @@ void InputFile::Read(int64_t offset, std::span<uint8_t> bytes) const {
   const size_t count = ReadAt(file_, offset, bytes, path_, code_);
   if (count < bytes.size())
     Throw(code_, "read", path_, "it has become shorter");
+}
+
+void AllowOpenFiles(size_t count) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, limit.rlim_cur + count);
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 namespace {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -37,6 +38,10 @@ class InputFile {
   int64_t size_ = 0;
   const int file_;  // opening it sets the size
 };
+
+// Raises this process's limit of open files, as far as the system permits, so
+// that `count` more can be opened.
+void AllowOpenFiles(size_t count);
 
 // Writes a temporary file in the same folder and renames it to `path`, so that
 // no reader sees a partial file. On failure throws `code` with the system's

@@ -1,10 +1,22 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace fusor::runtime {
+
+// Dataset::Label of a sample whose label is stored with its image.
+constexpr int32_t kUnknownLabel = -1;
+
+// An encoded image and its label.
+struct Sample {
+  // Part of the storage that Read was given, or memory of the data set. Valid
+  // until that storage changes.
+  std::span<const uint8_t> bytes;
+  int32_t label = 0;  // in [0, num_classes())
+};
 
 // An indexed set of encoded images with labels. Const member functions are
 // thread-safe.
@@ -15,14 +27,15 @@ class Dataset {
   virtual int64_t size() const = 0;
   virtual int num_classes() const = 0;
 
-  // Returns a label in [0, num_classes()).
+  // Returns a label in [0, num_classes()), or kUnknownLabel if only Read tells.
   virtual int32_t Label(int64_t index) const = 0;
 
   // Returns the sample's name in messages, usually its path.
   virtual std::string Name(int64_t index) const = 0;
 
-  // Reads the encoded image into `bytes`, reusing its storage. Throws kData.
-  virtual void Read(int64_t index, std::vector<uint8_t>& bytes) const = 0;
+  // Reads a sample. Reuses `storage` if its bytes are not in memory already.
+  // Throws kData.
+  virtual Sample Read(int64_t index, std::vector<uint8_t>& storage) const = 0;
 };
 
 }  // namespace fusor::runtime

@@ -17,11 +17,14 @@ namespace {
 // Returns the indices of the images to check.
 std::vector<int64_t> Candidates(const Dataset& dataset, bool all) {
   std::vector<int64_t> indices;
-  std::vector<bool> seen(static_cast<size_t>(dataset.num_classes()), false);
+  std::vector<bool> seen(static_cast<size_t>(dataset.num_classes()) + 1);
   for (int64_t i = 0; i < dataset.size(); ++i) {
-    const auto label = static_cast<size_t>(dataset.Label(i));
-    if (!all && seen[label]) continue;
-    seen[label] = true;
+    // Samples of unknown class count as one class, the last.
+    const int32_t label = dataset.Label(i);
+    const size_t group =
+        label == kUnknownLabel ? seen.size() - 1 : static_cast<size_t>(label);
+    if (!all && seen[group]) continue;
+    seen[group] = true;
     indices.push_back(i);
   }
   return indices;
@@ -57,11 +60,11 @@ class Checker {
  private:
   // Skips images after the first known bad one.
   void Work(size_t stride) {
-    std::vector<uint8_t> bytes;
+    std::vector<uint8_t> storage;
     for (size_t at = next_.fetch_add(stride); at < bad_;
          at = next_.fetch_add(stride)) {
       try {
-        Check(indices_[at], bytes);
+        Check(indices_[at], storage);
       } catch (...) {
         const std::lock_guard lock(mutex_);
         if (at >= bad_) continue;
@@ -71,10 +74,10 @@ class Checker {
     }
   }
 
-  void Check(int64_t index, std::vector<uint8_t>& bytes) const {
-    dataset_.Read(index, bytes);
+  void Check(int64_t index, std::vector<uint8_t>& storage) const {
+    const Sample sample = dataset_.Read(index, storage);
     const std::string name = dataset_.Name(index);
-    CheckImageSize(transform_, ReadImageSize(bytes, name), name);
+    CheckImageSize(transform_, ReadImageSize(sample.bytes, name), name);
   }
 
   const Dataset& dataset_;

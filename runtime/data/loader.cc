@@ -39,7 +39,7 @@ int64_t LoaderBytes(const LoaderOptions& options) {
 
 struct Loader::Worker {
   Augmenter augmenter;
-  std::vector<uint8_t> bytes;
+  std::vector<uint8_t> storage;
   DataStats stats;  // of the current sample
 };
 
@@ -177,8 +177,7 @@ void Loader::Fill(const Ticket& ticket, Worker& worker) {
   float& weight = batch.weights[ticket.sample];
   for (int tries = 0; sample >= 0 && tries <= kMaxReplacements; ++tries) {
     try {
-      Load(sample, ticket.copy, batch.epoch, image.data(), worker);
-      label = dataset_->Label(sample);
+      label = Load(sample, ticket.copy, batch.epoch, image.data(), worker);
       weight = 1;
       return;
     } catch (const Error& error) {
@@ -199,19 +198,20 @@ void Loader::Fill(const Ticket& ticket, Worker& worker) {
   weight = 0;
 }
 
-void Loader::Load(int64_t sample, int copy, int64_t epoch, uint8_t* out,
-                  Worker& worker) const {
+int32_t Loader::Load(int64_t sample, int copy, int64_t epoch, uint8_t* out,
+                     Worker& worker) const {
   const Clock::time_point begin = Clock::now();
-  dataset_->Read(sample, worker.bytes);
+  const Sample read = dataset_->Read(sample, worker.storage);
   worker.stats.read_seconds += SecondsSince(begin);
-  worker.stats.bytes_read += static_cast<int64_t>(worker.bytes.size());
+  worker.stats.bytes_read += static_cast<int64_t>(read.bytes.size());
   ++worker.stats.files_read;
 
   const Clock::time_point decode = Clock::now();
   const std::string name = dataset_->Name(sample);
-  const auto reader = OpenImage(worker.bytes, name, options_.limits);
+  const auto reader = OpenImage(read.bytes, name, options_.limits);
   worker.augmenter.Apply(*reader, name, epoch, sample, copy, out);
   worker.stats.decode_seconds += SecondsSince(decode);
+  return read.label;
 }
 
 void Loader::NoteBadRecord(int64_t sample, const std::string& message) {

@@ -92,8 +92,9 @@ class Loader : public BatchSource {
   bool Take(Ticket& ticket);
   void Open(Slot& slot);
   void Fill(const Ticket& ticket, Worker& worker);
-  void Load(int64_t sample, int copy, int64_t epoch, uint8_t* out,
-            Worker& worker) const;
+  // Returns the label.
+  int32_t Load(int64_t sample, int copy, int64_t epoch, uint8_t* out,
+               Worker& worker) const;
   void NoteBadRecord(int64_t sample, const std::string& message);
   void Stop();
 

@@ -286,10 +286,10 @@ class ArgumentsTest(CliTest):
 class DataTest(CliTest):
 
     def test_a_folder_that_is_not_there_or_is_a_file(self):
-        self.fails(DATA, ["/nowhere: no such folder"], *TINY_FILES, "/nowhere")
+        self.fails(DATA, ["/nowhere: no such file or folder"], *TINY_FILES, "/nowhere")
         file = self.folder / "file"
         file.write_text("")
-        self.fails(DATA, [f"{file}: expected a folder"], *TINY_FILES, file)
+        self.fails(DATA, [f"{file}: expected a folder or a data set"], *TINY_FILES, file)
 
     def test_folders_without_classes_or_images(self):
         self.fails(DATA, [str(self.folder), "one folder per class, got none"],

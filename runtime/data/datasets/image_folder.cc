@@ -95,7 +95,7 @@ std::string Quoted(const std::string& name) { return "'" + name + "'"; }
 }  // namespace
 
 ImageFolder::ImageFolder(const std::string& root, int64_t max_per_class)
-    : root_(root) {
+    : ImageSet("image folder", root) {
   const Listing listing = List(root);
   FUSOR_CHECK(!listing.folders.empty(), kData,
               "image folder {}: expected one folder per class, got none{}",
@@ -122,10 +122,11 @@ ImageFolder::ImageFolder(const std::string& root, int64_t max_per_class)
 
 void ImageFolder::AddClass(const std::string& name, int64_t max_per_class) {
   class_names_.push_back(name);
+  num_classes_ = static_cast<int>(class_names_.size());
   class_begin_.push_back(size());
   std::vector<fs::path> above;
   std::vector<Group> groups;
-  AddGroups(fs::path(root_) / name, "", above, groups);
+  AddGroups(fs::path(path_) / name, "", above, groups);
   // torchvision's order: by path, not by order of traversal.
   std::sort(groups.begin(), groups.end(),
             [](const Group& a, const Group& b) { return a.folder < b.folder; });
@@ -145,10 +146,6 @@ int64_t ImageFolder::size() const {
   return static_cast<int64_t>(path_begin_.size());
 }
 
-int ImageFolder::num_classes() const {
-  return static_cast<int>(class_names_.size());
-}
-
 int32_t ImageFolder::Label(int64_t index) const {
   FUSOR_ASSERT(index >= 0 && index < size(), "sample {} of {}", index, size());
   const auto next =
@@ -161,7 +158,7 @@ std::string ImageFolder::Name(int64_t index) const {
   const size_t begin = path_begin_[index];
   const size_t end =
       index + 1 < size() ? path_begin_[index + 1] : paths_.size();
-  return root_ + "/" + class_name + "/" + paths_.substr(begin, end - begin);
+  return path_ + "/" + class_name + "/" + paths_.substr(begin, end - begin);
 }
 
 uint64_t ImageFolder::Fingerprint() const {
@@ -176,24 +173,9 @@ uint64_t ImageFolder::Fingerprint() const {
   return hash;
 }
 
-void ImageFolder::Read(int64_t index, std::vector<uint8_t>& bytes) const {
-  ReadFile(Name(index), ErrorCode::kData, bytes);
-}
-
-void CheckSameClasses(const ImageFolder& train, const ImageFolder& val) {
-  const auto& expected = train.class_names();
-  const auto& got = val.class_names();
-  const auto [a, b] =
-      std::mismatch(expected.begin(), expected.end(), got.begin(), got.end());
-  if (a == expected.end() && b == got.end()) return;
-  ThrowError(
-      ErrorCode::kData,
-      fmt::format(
-          "image folder {}: expected the {} classes of {}, got {} that differ "
-          "from class {} on: expected {}, got {}",
-          val.root(), expected.size(), train.root(), got.size(),
-          a - expected.begin(), a == expected.end() ? "none" : Quoted(*a),
-          b == got.end() ? "none" : Quoted(*b)));
+Sample ImageFolder::Read(int64_t index, std::vector<uint8_t>& storage) const {
+  ReadFile(Name(index), ErrorCode::kData, storage);
+  return {storage, Label(index)};
 }
 
 }  // namespace fusor::runtime

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/dataset.h"
+#include "runtime/data/datasets/image_set.h"
 
 namespace fusor::runtime {
 
@@ -15,7 +15,7 @@ namespace fusor::runtime {
 // any case), sorted by folder and then by name. Symbolic links are followed;
 // names that begin with a dot are ignored. Files are listed once and read on
 // demand.
-class ImageFolder : public Dataset {
+class ImageFolder : public ImageSet {
  public:
   // Lists `root`, keeping the first `max_per_class` samples of each class (0:
   // all). Throws kData if it cannot be read, has no class folder, or has a
@@ -23,39 +23,25 @@ class ImageFolder : public Dataset {
   explicit ImageFolder(const std::string& root, int64_t max_per_class = 0);
 
   int64_t size() const override;
-  int num_classes() const override;
   int32_t Label(int64_t index) const override;
   std::string Name(int64_t index) const override;
-  void Read(int64_t index, std::vector<uint8_t>& bytes) const override;
+  Sample Read(int64_t index, std::vector<uint8_t>& storage) const override;
 
   // Hashes class and sample names and their order. Independent of the folder's
   // path and of file contents.
-  uint64_t Fingerprint() const;
-
-  const std::string& root() const { return root_; }
-  const std::vector<std::string>& class_names() const { return class_names_; }
-
-  // Warnings, one line each: the folder has a single class.
-  const std::vector<std::string>& warnings() const { return warnings_; }
+  uint64_t Fingerprint() const override;
 
  private:
   void AddClass(const std::string& name, int64_t max_per_class);
 
-  std::string root_;
-  std::vector<std::string> class_names_;
   std::vector<int64_t> class_begin_;  // index of the first sample of each class
   // Paths below the class folders, concatenated: a million strings would cost
   // several times as much.
   std::string paths_;
   std::vector<size_t> path_begin_;  // of each sample in paths_
-  std::vector<std::string> warnings_;
 };
 
 // Returns whether the name has an image extension.
 bool HasImageExtension(const std::string& name);
-
-// Throws kData if `val` has other classes than `train`, since labels would not
-// correspond.
-void CheckSameClasses(const ImageFolder& train, const ImageFolder& val);
 
 }  // namespace fusor::runtime

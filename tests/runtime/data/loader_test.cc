@@ -50,7 +50,7 @@ class TestData : public Dataset {
   std::string Name(int64_t index) const override {
     return "sample" + std::to_string(index);
   }
-  void Read(int64_t index, Bytes& bytes) const override {
+  Sample Read(int64_t index, Bytes& bytes) const override {
     if (control_ != nullptr) {
       ++control_->reads;
       while (control_->blocked) std::this_thread::yield();
@@ -61,6 +61,7 @@ class TestData : public Dataset {
               static_cast<uint8_t>(index));
     bytes = fusor::testing::EncodePng(image);
     if (bad_.contains(index)) bytes.resize(bytes.size() / 2);
+    return {bytes, Label(index)};
   }
 
  private:

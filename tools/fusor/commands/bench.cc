@@ -98,7 +98,7 @@ class BenchCommand {
     if (real) CheckFed(flags_.model, /*labels=*/true);
     const auto dumper = OpenDumper(flags_.compile.dump);
     auto images =
-        ListImages(real ? flags_.data : noise, flags_.model, Split::kTrain);
+        OpenImages(real ? flags_.data : noise, flags_.model, Split::kTrain);
     CheckOutput("--json", flags_.json);
     ModelFlags model = flags_.model;
     const models::ModelOptions options =
@@ -134,7 +134,7 @@ class BenchCommand {
     debugging.Watch(*session_, ranks_.communicator());
     fmt::print(text_, "{}", ProgramSummary(*program_));
     std::fflush(text_);
-    const auto open = [&](std::unique_ptr<runtime::ImageFolder> folder,
+    const auto open = [&](std::unique_ptr<runtime::ImageSet> folder,
                           const DataFlags& data) {
       return OpenTraining(std::move(folder), data, model, /*start=*/0,
                           /*micro_batches=*/1, ImagesFor(*session_));
@@ -382,7 +382,7 @@ void SearchMaxBatch(const BenchFlags& flags) {
   CheckOutput("--json", flags.json);
   DataFlags noise = flags.data;
   noise.synthetic = true;
-  const auto images = ListImages(noise, flags.model, Split::kTrain);
+  const auto images = OpenImages(noise, flags.model, Split::kTrain);
   ModelFlags model = flags.model;
   const models::ModelOptions options =
       MakeModelOptions(model, NumClasses(images.get()));

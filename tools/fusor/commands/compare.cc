@@ -230,7 +230,7 @@ class CompareCommand {
 
   void RunRank() {
     DumpVariants(flags_.compile.dump, variants_);
-    auto images = ListImages(flags_.data, flags_.model, Split::kTrain);
+    auto images = OpenImages(flags_.data, flags_.model, Split::kTrain);
     models::ModelOptions options =
         MakeModelOptions(flags_.model, NumClasses(images.get()));
     flags_.model.num_classes = options.num_classes;

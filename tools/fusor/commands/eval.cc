@@ -117,7 +117,7 @@ void RunEval(const EvalFlags& flags) {
   FILE* text = TextStream({flags.json, flags.compile.dump.to});
   const auto dumper = OpenDumper(flags.compile.dump);
   auto images =
-      ListImages(flags.data, flags.model,
+      OpenImages(flags.data, flags.model,
                  flags.split == "train" ? Split::kTrain : Split::kVal);
   FUSOR_CHECK(images != nullptr, kData, "{}: expected a folder val, found none",
               flags.data.path);

@@ -15,6 +15,7 @@
 #include "ir/support/file.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/data/dataset.h"
+#include "runtime/data/datasets/image_folder.h"
 #include "runtime/program.h"
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/model_flags.h"
@@ -62,8 +63,10 @@ class ImageList : public runtime::Dataset {
   int num_classes() const override { return 1; }
   int32_t Label(int64_t) const override { return 0; }
   std::string Name(int64_t index) const override { return paths_[index]; }
-  void Read(int64_t index, std::vector<uint8_t>& bytes) const override {
-    ReadFile(paths_[index], ErrorCode::kData, bytes);
+  runtime::Sample Read(int64_t index,
+                       std::vector<uint8_t>& storage) const override {
+    ReadFile(paths_[index], ErrorCode::kData, storage);
+    return {storage, 0};
   }
 
  private:

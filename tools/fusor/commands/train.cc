@@ -79,7 +79,7 @@ class TrainCommand {
     // Rejects a contradictory schedule.
     MakeTrainOptions(flags_, {}, /*steps_per_epoch=*/1);
     dumper_ = OpenDumper(flags_.compile.dump);
-    auto train_images = ListImages(flags_.data, flags_.model, Split::kTrain);
+    auto train_images = OpenImages(flags_.data, flags_.model, Split::kTrain);
     auto val_images = ListValidation(train_images.get());
     CheckOutputs();
     checkpointing_.emplace(
@@ -189,8 +189,8 @@ class TrainCommand {
     }
   }
 
-  std::unique_ptr<runtime::ImageFolder> ListValidation(
-      const runtime::ImageFolder* train) {
+  std::unique_ptr<runtime::ImageSet> ListValidation(
+      const runtime::ImageSet* train) {
     if (train == nullptr || flags_.training_only || flags_.eval_every == 0) {
       return nullptr;
     }
@@ -200,7 +200,7 @@ class TrainCommand {
                  "--module FILE\n");
       return nullptr;
     }
-    auto val = ListImages(flags_.data, flags_.model, Split::kVal);
+    auto val = OpenImages(flags_.data, flags_.model, Split::kVal);
     if (val != nullptr) runtime::CheckSameClasses(*train, *val);
     return val;
   }
@@ -212,13 +212,8 @@ class TrainCommand {
     return flags_.checkpoint.workspace + "/model-ema.safetensors";
   }
 
-  static std::string DescribeImages(const runtime::ImageFolder& images) {
-    return fmt::format("{} images {:016x}", images.size(),
-                       images.Fingerprint());
-  }
-
   // Returns what must be unchanged when a run is resumed.
-  Checkpointing::Options Identity(const runtime::ImageFolder* images) const {
+  Checkpointing::Options Identity(const runtime::ImageSet* images) const {
     const ModelFlags& model = flags_.model;
     const int classes = NumClasses(images);
     Checkpointing::Options identity = {
@@ -229,7 +224,7 @@ class TrainCommand {
          fmt::format("{}", MakeModelOptions(model, classes).num_classes)},
         {"--optimizer-batch-size", fmt::format("{}", UpdateBatch())},
         {"--seed", fmt::format("{}", flags_.data.seed)},
-        {"data", images == nullptr ? "synthetic" : DescribeImages(*images)}};
+        {"data", images == nullptr ? "synthetic" : images->Description()}};
     if (model.graph != nullptr) {
       identity["--module"] =
           fmt::format("{:016x}", HashBytes(ir::Print(*model.graph)));
@@ -239,11 +234,10 @@ class TrainCommand {
 
   // Returns the settings that must be equal on all ranks.
   std::map<std::string, std::string> Settings(
-      const runtime::ImageFolder* train,
-      const runtime::ImageFolder* val) const {
+      const runtime::ImageSet* train, const runtime::ImageSet* val) const {
     std::map<std::string, std::string> settings = flags_.settings;
     for (const auto& [name, value] : Identity(train)) settings[name] = value;
-    settings["val data"] = val == nullptr ? "none" : DescribeImages(*val);
+    settings["val data"] = val == nullptr ? "none" : val->Description();
     return settings;
   }
 

@@ -528,9 +528,11 @@ void AddLoaderFlags(CLI::App& app, DataFlags& f) {
 void AddReaderFlags(CLI::App& app, DataFlags& f) {
   {
     const Heading heading(app, kData);
-    app.add_option("DATA", f.path,
-                   "Image folder: DATA/train/CLASS/*.jpg, DATA/val/CLASS/*.jpg")
-        ->type_name("DIR");
+    app.add_option(
+           "DATA", f.path,
+           "Image folder (DATA/train/CLASS/*.jpg, DATA/val/CLASS/*.jpg), or "
+           "files of another format")
+        ->type_name("PATH");
   }
   AddLoaderFlags(app, f);
 }

@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -16,8 +15,6 @@
 
 namespace fusor::tools {
 namespace {
-
-namespace fs = std::filesystem;
 
 runtime::Transform MakeTransform(const DataFlags& data, const ModelFlags& model,
                                  bool training) {
@@ -69,41 +66,24 @@ runtime::LoaderOptions MakeLoader(const DataFlags& data,
   return options;
 }
 
-// Returns "" if the split has no folder.
-std::string SplitFolder(const std::string& path, Split split) {
-  const fs::path root(path);
-  std::error_code ignored;  // treat inaccessible paths as missing
-  FUSOR_CHECK(fs::exists(root, ignored), kData, "{}: no such folder", path);
-  FUSOR_CHECK(fs::is_directory(root, ignored), kData,
-              "{}: expected a folder, got a file", path);
-  const bool has_train = fs::is_directory(root / "train", ignored);
-  const bool has_val = fs::is_directory(root / "val", ignored);
-  if (split == Split::kTrain) {
-    FUSOR_CHECK(has_train || !has_val, kData,
-                "{}: expected the folders train and val, got only val", path);
-    return has_train ? (root / "train").string() : path;
-  }
-  if (has_val) return (root / "val").string();
-  return has_train ? "" : path;
-}
-
 }  // namespace
 
-std::unique_ptr<runtime::ImageFolder> ListImages(const DataFlags& data,
-                                                 const ModelFlags& model,
-                                                 Split split) {
+std::unique_ptr<runtime::ImageSet> OpenImages(const DataFlags& data,
+                                              const ModelFlags& model,
+                                              Split split) {
   FUSOR_CHECK(data.synthetic == data.path.empty(), kUsage,
               "expected an image folder or --synthetic, got {}",
               data.synthetic ? "both" : "neither");
   if (data.synthetic) return nullptr;
-  const std::string folder = SplitFolder(data.path, split);
-  if (folder.empty()) return nullptr;
-  auto images = std::make_unique<runtime::ImageFolder>(
-      folder, split == Split::kTrain ? data.max_per_class : 0);
+  auto images = runtime::OpenDataset(
+      data.path,
+      {.split = split,
+       .max_per_class = split == Split::kTrain ? data.max_per_class : 0,
+       .num_classes = static_cast<int>(model.num_classes)});
+  if (images == nullptr) return nullptr;
   FUSOR_CHECK(images->num_classes() > 1 || model.num_classes > 1, kData,
-              "image folder {}: expected one folder per class and at least 2 "
-              "classes, got only '{}'",
-              folder, images->class_names()[0]);
+              "{} {}: expected at least 2 classes, got only '{}'",
+              images->format(), images->path(), images->class_names()[0]);
   for (const std::string& warning : images->warnings()) {
     fmt::print(stderr, "warning: {}\n", warning);
   }
@@ -114,7 +94,7 @@ int64_t EvalImageSize(const DataFlags& data, const ModelFlags& model) {
   return data.val_crop != 0 ? data.val_crop : ImageSize(model);
 }
 
-void CheckTransform(const runtime::ImageFolder* images, const DataFlags& data,
+void CheckTransform(const runtime::ImageSet* images, const DataFlags& data,
                     const ModelFlags& model, Split split) {
   if (images == nullptr || data.bad_record == "skip") return;
   const bool training = split == Split::kTrain;
@@ -133,7 +113,7 @@ void CheckTransform(const runtime::ImageFolder* images, const DataFlags& data,
   }
 }
 
-int NumClasses(const runtime::ImageFolder* images) {
+int NumClasses(const runtime::ImageSet* images) {
   return images == nullptr ? 0 : images->num_classes();
 }
 
@@ -146,7 +126,7 @@ runtime::AllocateImages ImagesFor(runtime::Session& session) {
 }
 
 std::unique_ptr<runtime::BatchSource> OpenTraining(
-    std::unique_ptr<runtime::ImageFolder> images, const DataFlags& data,
+    std::unique_ptr<runtime::ImageSet> images, const DataFlags& data,
     const ModelFlags& model, int64_t start, int64_t micro_batches,
     const runtime::AllocateImages& allocate) {
   if (images != nullptr) {

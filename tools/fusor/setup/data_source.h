@@ -3,43 +3,43 @@
 #include <memory>
 
 #include "runtime/data/batch_source.h"
-#include "runtime/data/datasets/image_folder.h"
+#include "runtime/data/datasets/image_set.h"
+#include "runtime/data/datasets/open_dataset.h"
 #include "runtime/session.h"
 #include "tools/fusor/flags/flag_groups.h"
 
 namespace fusor::tools {
 
-enum class Split { kTrain, kVal };
+using runtime::Split;
 
-// Lists the images in DATA/train or DATA/val, or in DATA itself if it has
-// neither. Returns null with --synthetic, and for kVal if there is no such
-// folder. Prints warnings to stderr. Throws kUsage unless exactly one of DATA
-// and --synthetic is given. Throws kData for a single class unless `model` sets
-// more.
-std::unique_ptr<runtime::ImageFolder> ListImages(const DataFlags& data,
-                                                 const ModelFlags& model,
-                                                 Split split);
+// Opens a split of DATA (see runtime::OpenDataset). Returns null with
+// --synthetic, and for kVal if DATA has training images only. Prints warnings
+// to stderr. Throws kUsage unless exactly one of DATA and --synthetic is given.
+// Throws kData for a single class unless `model` sets more.
+std::unique_ptr<runtime::ImageSet> OpenImages(const DataFlags& data,
+                                              const ModelFlags& model,
+                                              Split split);
 
 // Returns height and width of the images that evaluation feeds to the model.
 int64_t EvalImageSize(const DataFlags& data, const ModelFlags& model);
 
 // Throws kData, naming the flag to change, if the transform does not fit the
-// folder's images; see runtime::CheckImages. `images` may be null. Checks
+// images; see runtime::CheckImages. `images` may be null. Checks
 // nothing if --bad-record skips bad images.
-void CheckTransform(const runtime::ImageFolder* images, const DataFlags& data,
+void CheckTransform(const runtime::ImageSet* images, const DataFlags& data,
                     const ModelFlags& model, Split split);
 
-// Returns the number of classes of the folder; 0 for null.
-int NumClasses(const runtime::ImageFolder* images);
+// Returns the number of classes of the set; 0 for null.
+int NumClasses(const runtime::ImageSet* images);
 
 // Returns an allocator of memory from which the session's device copies images.
 // The memory may outlive the session, the allocator may not.
 runtime::AllocateImages ImagesFor(runtime::Session& session);
 
-// Opens shuffled, augmented batches of a folder, or of noise if `images` is
+// Opens shuffled, augmented batches of a set, or of noise if `images` is
 // null. Skips the first `start` updates, of `micro_batches` batches each.
 std::unique_ptr<runtime::BatchSource> OpenTraining(
-    std::unique_ptr<runtime::ImageFolder> images, const DataFlags& data,
+    std::unique_ptr<runtime::ImageSet> images, const DataFlags& data,
     const ModelFlags& model, int64_t start = 0, int64_t micro_batches = 1,
     const runtime::AllocateImages& allocate = nullptr);
 

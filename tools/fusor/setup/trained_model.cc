@@ -78,7 +78,7 @@ void CheckClassNames(const std::string& path, const Metadata& file,
 
 Metadata DescribeWeights(const std::string& arch,
                          const models::ModelOptions& model,
-                         const runtime::ImageFolder* images) {
+                         const runtime::ImageSet* images) {
   Metadata description = {
       {kArchKey, arch},
       {"fusor.image_size", fmt::format("{}", model.image_size)},
@@ -90,7 +90,7 @@ Metadata DescribeWeights(const std::string& arch,
     description.erase("fusor.mean");
     description.erase("fusor.std");
   }
-  if (images != nullptr) {
+  if (images != nullptr && !images->class_names().empty()) {
     // Folder names may not be UTF-8.
     description[kClassNames] = json(images->class_names())
                                    .dump(-1, ' ', /*ensure_ascii=*/false,
@@ -169,7 +169,7 @@ void AddTrainedFlags(CLI::App& app, TrainedFlags& f) {
 
 TrainedModel OpenTrained(const TrainedFlags& flags, const ModelFlags& model,
                          const CompileFlags& compile, const DataFlags& data,
-                         const runtime::ImageFolder* images,
+                         const runtime::ImageSet* images,
                          const std::shared_ptr<inspect::Dumper>& dumper) {
   const models::CustomModel* custom = models::FindCustomModel(model.arch);
   const bool brings = custom != nullptr && custom->weights != nullptr;
@@ -192,11 +192,12 @@ TrainedModel OpenTrained(const TrainedFlags& flags, const ModelFlags& model,
   }
   options.image_size = EvalImageSize(data, own);
   options.per_image = true;
-  TrainedModel trained{.session = OpenSession(compile),
-                       .classes = options.num_classes,
-                       .class_names = images != nullptr
-                                          ? images->class_names()
-                                          : ClassNames(weights.metadata)};
+  TrainedModel trained{
+      .session = OpenSession(compile),
+      .classes = options.num_classes,
+      .class_names = images != nullptr && !images->class_names().empty()
+                         ? images->class_names()
+                         : ClassNames(weights.metadata)};
   const HostUse use{.data_bytes = SourceBytes(data, own, Split::kVal),
                     .loads = true};
   trained.program = &AddFirstProgram(

@@ -7,7 +7,7 @@
 
 #include "models/model.h"
 #include "runtime/checkpoint/safetensors.h"
-#include "runtime/data/datasets/image_folder.h"
+#include "runtime/data/datasets/image_set.h"
 #include "runtime/program.h"
 #include "runtime/session.h"
 #include "tools/fusor/flags/flag_groups.h"
@@ -22,7 +22,7 @@ inline constexpr char kArchKey[] = "fusor.arch";
 // normalisation and, if `images` is not null, class names.
 runtime::Metadata DescribeWeights(const std::string& arch,
                                   const models::ModelOptions& model,
-                                  const runtime::ImageFolder* images);
+                                  const runtime::ImageSet* images);
 
 // Whether the weights' classes must be those of this run.
 enum class ClassCheck { kSame, kAny };
@@ -64,7 +64,7 @@ struct TrainedModel {
 // kUsage if there are none.
 TrainedModel OpenTrained(const TrainedFlags& flags, const ModelFlags& model,
                          const CompileFlags& compile, const DataFlags& data,
-                         const runtime::ImageFolder* images,
+                         const runtime::ImageSet* images,
                          const std::shared_ptr<inspect::Dumper>& dumper);
 
 }  // namespace fusor::tools

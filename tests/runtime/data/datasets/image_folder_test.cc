@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ir/support/error.h"
+#include "tests/testing/data_error.h"
 #include "tests/testing/image_files.h"
 #include "tests/testing/temporary_folder.h"
 
@@ -16,24 +17,12 @@ namespace fusor::runtime {
 namespace {
 
 using ::fusor::test::TemporaryFolder;
+using ::fusor::testing::DataError;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Property;
-using ::testing::Throws;
 using ::testing::ThrowsMessage;
-
-// Matches a one-line data error that contains `a` and `b`.
-auto DataError(const std::string& a, const std::string& b) {
-  const auto text = [](const char* what) { return std::string(what); };
-  return Throws<Error>(AllOf(
-      Property(&Error::code, ErrorCode::kData),
-      Property(
-          &Error::what,
-          ::testing::ResultOf(text, AllOf(HasSubstr(a), HasSubstr(b),
-                                          ::testing::Not(HasSubstr("\n")))))));
-}
 
 class ImageFolderTest : public ::testing::Test {
  protected:
@@ -50,7 +39,7 @@ class ImageFolderTest : public ::testing::Test {
     std::vector<std::string> samples;
     for (int64_t i = 0; i < folder.size(); ++i) {
       samples.push_back(std::to_string(folder.Label(i)) + " " +
-                        folder.Name(i).substr(folder.root().size() + 1));
+                        folder.Name(i).substr(folder.path().size() + 1));
     }
     return samples;
   }

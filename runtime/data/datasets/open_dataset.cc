@@ -1,0 +1,187 @@
+#include "runtime/data/datasets/open_dataset.h"
+
+#include <glob.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "ir/support/error.h"
+#include "runtime/data/datasets/image_folder.h"
+#include "runtime/data/datasets/recordio.h"
+#include "runtime/data/datasets/shard_format.h"
+#include "runtime/data/datasets/tfrecord.h"
+#include "runtime/data/datasets/webdataset.h"
+
+namespace fusor::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Returns the folder's subfolder of this name; "" if there is none.
+std::string Subfolder(const fs::path& folder, const char* name) {
+  std::error_code ignored;  // treat inaccessible paths as missing
+  const fs::path path = folder / name;
+  return fs::is_directory(path, ignored) ? path.string() : "";
+}
+
+// Returns the folder of the split; "" if it has none.
+std::string SplitFolder(const std::string& root, Split split) {
+  const std::string train = Subfolder(root, "train");
+  std::string val = Subfolder(root, "val");
+  if (val.empty()) val = Subfolder(root, "validation");
+  if (split == Split::kTrain) {
+    FUSOR_CHECK(!train.empty() || val.empty(), kData,
+                "{}: expected the folders train and val, got only val", root);
+    return train.empty() ? root : train;
+  }
+  if (!val.empty()) return val;
+  return train.empty() ? root : "";
+}
+
+// Returns the regular files of a folder of shards, sorted; none if it has
+// subfolders of classes.
+std::vector<std::string> FilesOf(const std::string& folder) {
+  std::vector<std::string> files;
+  try {
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      const std::string name = entry.path().filename().string();
+      if (name.front() == '.' || name.front() == '_') continue;
+      if (entry.is_regular_file()) {
+        files.push_back(entry.path().string());
+      } else if (entry.is_directory() && name != "idx" && name != "idx_files") {
+        return {};
+      }
+    }
+  } catch (const fs::filesystem_error& error) {
+    ThrowError(ErrorCode::kData, fmt::format("cannot list {}: {}", folder,
+                                             error.code().message()));
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// Returns the files that a glob matches, sorted.
+std::vector<std::string> Matches(const std::string& pattern) {
+  glob_t found = {};
+  std::vector<std::string> files;
+  if (glob(pattern.c_str(), 0, nullptr, &found) == 0) {
+    files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  }
+  globfree(&found);
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+struct Shard {
+  std::string path;
+  ShardFormat format;
+};
+
+// Returns the files that are shards, and empty files among them.
+std::vector<Shard> ShardsAmong(const std::vector<std::string>& files) {
+  std::vector<Shard> shards;
+  bool found = false;
+  for (const std::string& file : files) {
+    const ShardFormat format = DetectFormat(file);
+    if (format != ShardFormat::kNone || fs::file_size(file) == 0) {
+      shards.push_back({file, format});
+    }
+    found = found || format != ShardFormat::kNone;
+  }
+  if (!found) return {};
+  for (const Shard& shard : shards) {
+    FUSOR_CHECK(shard.format != ShardFormat::kNone, kData,
+                "{}: the file is empty, expected {} as in {}", shard.path,
+                FormatName(shards.front().format), shards.front().path);
+  }
+  return shards;
+}
+
+bool Named(const Shard& shard, std::string_view start) {
+  return fs::path(shard.path).filename().string().starts_with(start);
+}
+
+// Returns the shards of the split.
+std::vector<Shard> OfSplit(const std::string& path, std::vector<Shard> shards,
+                           Split split) {
+  const auto any = [&](std::string_view start) {
+    return std::any_of(shards.begin(), shards.end(),
+                       [&](const Shard& shard) { return Named(shard, start); });
+  };
+  const bool has_train = any("train");
+  const bool has_val = any("val");
+  if (!has_train && !has_val) return shards;
+  FUSOR_CHECK(has_train || split == Split::kVal, kData,
+              "{}: expected files train* and val*, got only val*", path);
+  const std::string_view start = split == Split::kTrain ? "train" : "val";
+  std::erase_if(shards,
+                [&](const Shard& shard) { return !Named(shard, start); });
+  return shards;
+}
+
+std::unique_ptr<ImageSet> OpenShards(const std::string& path,
+                                     const std::vector<Shard>& shards,
+                                     const DatasetOptions& options) {
+  std::vector<std::string> files;
+  for (const Shard& shard : shards) {
+    FUSOR_CHECK(shard.format == shards.front().format, kData,
+                "{}: expected files of one format, got {} ({}) and {} ({})",
+                path, shards.front().path, FormatName(shards.front().format),
+                shard.path, FormatName(shard.format));
+    files.push_back(shard.path);
+  }
+  const RecordOptions records{.num_classes = options.num_classes,
+                              .labels = options.max_per_class > 0};
+  std::unique_ptr<ImageSet> images;
+  switch (shards.front().format) {
+    case ShardFormat::kNone:
+      break;
+    case ShardFormat::kTfRecord:
+      images = std::make_unique<TfRecordSet>(path, files, records);
+      break;
+    case ShardFormat::kRecordIo:
+      images = std::make_unique<RecordIoSet>(path, files, records);
+      break;
+    case ShardFormat::kTar:
+      images = std::make_unique<WebDataset>(path, files);
+      break;
+  }
+  FUSOR_ASSERT(images != nullptr, "{}: a shard of no format", path);
+  return options.max_per_class == 0
+             ? std::move(images)
+             : FirstOfEachClass(std::move(images), options.max_per_class);
+}
+
+}  // namespace
+
+std::unique_ptr<ImageSet> OpenDataset(const std::string& path,
+                                      const DatasetOptions& options) {
+  std::error_code ignored;  // treat inaccessible paths as missing
+  const bool is_folder = fs::is_directory(path, ignored);
+  std::string place = path;
+  std::vector<std::string> files = {path};
+  if (is_folder) {
+    place = SplitFolder(path, options.split);
+    if (place.empty()) return nullptr;
+    files = FilesOf(place);
+  } else if (!fs::exists(path, ignored)) {
+    files = Matches(path);
+    FUSOR_CHECK(!files.empty(), kData, "{}: no such file or folder", path);
+  }
+  const std::vector<Shard> shards = ShardsAmong(files);
+  if (shards.empty() && is_folder) {
+    return std::make_unique<ImageFolder>(place, options.max_per_class);
+  }
+  FUSOR_CHECK(!shards.empty(), kData,
+              "{}: expected a folder or a data set such as TFRecord files, got "
+              "another file",
+              path);
+  const std::vector<Shard> chosen = OfSplit(place, shards, options.split);
+  return chosen.empty() ? nullptr : OpenShards(place, chosen, options);
+}
+
+}  // namespace fusor::runtime

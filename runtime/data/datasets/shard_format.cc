@@ -1,0 +1,45 @@
+#include "runtime/data/datasets/shard_format.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "ir/support/error.h"
+#include "ir/support/file.h"
+#include "runtime/data/datasets/recordio.h"
+#include "runtime/data/datasets/tar.h"
+#include "runtime/data/datasets/tfrecord.h"
+#include "runtime/data/datasets/unpack.h"
+
+namespace fusor::runtime {
+
+std::string_view FormatName(ShardFormat format) {
+  switch (format) {
+    case ShardFormat::kNone:
+      return "none";
+    case ShardFormat::kTfRecord:
+      return "TFRecord";
+    case ShardFormat::kRecordIo:
+      return "RecordIO";
+    case ShardFormat::kTar:
+      return "tar";
+  }
+  FUSOR_ASSERT(false, "format {}", static_cast<int>(format));
+}
+
+ShardFormat DetectFormat(std::span<const uint8_t> start) {
+  if (IsTfRecord(start)) return ShardFormat::kTfRecord;
+  if (IsRecordIo(start)) return ShardFormat::kRecordIo;
+  if (IsTar(start) || IsGzip(start)) return ShardFormat::kTar;
+  return ShardFormat::kNone;
+}
+
+ShardFormat DetectFormat(const std::string& path) {
+  constexpr int64_t kStartBytes = 512;
+  const InputFile file(path, ErrorCode::kData);
+  std::vector<uint8_t> start(
+      static_cast<size_t>(std::min(file.size(), kStartBytes)));
+  file.Read(0, start);
+  return DetectFormat(start);
+}
+
+}  // namespace fusor::runtime
