@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 namespace fusor::testing {
 namespace {
 
@@ -13,13 +15,18 @@ std::span<const uint8_t> BytesOf(std::string_view text) {
 
 std::string ShardBytes(runtime::ShardFormat format,
                        const std::vector<TestSample>& samples) {
+  std::vector<std::string> class_names;
+  for (const TestSample& sample : samples) {
+    const auto label = static_cast<size_t>(std::max(sample.label, 0));
+    class_names.resize(std::max(class_names.size(), label + 1));
+    class_names[label] = sample.class_name;
+  }
   std::string file;
   const auto writer = runtime::MakeShardWriter(
-      format, [&](std::string_view bytes) { file += bytes; });
+      format, class_names, [&](std::string_view bytes) { file += bytes; });
   for (size_t i = 0; i < samples.size(); ++i) {
     writer->Add({.image = BytesOf(samples[i].image),
                  .label = samples[i].label,
-                 .class_name = samples[i].class_name,
                  .index = static_cast<int64_t>(i)});
   }
   writer->Finish();

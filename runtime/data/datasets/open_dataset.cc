@@ -11,6 +11,7 @@
 
 #include "ir/support/error.h"
 #include "runtime/data/datasets/image_folder.h"
+#include "runtime/data/datasets/packed_images.h"
 #include "runtime/data/datasets/recordio.h"
 #include "runtime/data/datasets/shard_format.h"
 #include "runtime/data/datasets/tfrecord.h"
@@ -105,16 +106,16 @@ bool Named(const Shard& shard, std::string_view start) {
   return fs::path(shard.path).filename().string().starts_with(start);
 }
 
+bool AnyNamed(const std::vector<Shard>& shards, std::string_view start) {
+  return std::any_of(shards.begin(), shards.end(),
+                     [&](const Shard& shard) { return Named(shard, start); });
+}
+
 // Returns the shards of the split.
 std::vector<Shard> OfSplit(const std::string& path, std::vector<Shard> shards,
                            Split split) {
-  const auto any = [&](std::string_view start) {
-    return std::any_of(shards.begin(), shards.end(),
-                       [&](const Shard& shard) { return Named(shard, start); });
-  };
-  const bool has_train = any("train");
-  const bool has_val = any("val");
-  if (!has_train && !has_val) return shards;
+  const bool has_train = AnyNamed(shards, "train");
+  if (!has_train && !AnyNamed(shards, "val")) return shards;
   FUSOR_CHECK(has_train || split == Split::kVal, kData,
               "{}: expected files train* and val*, got only val*", path);
   const std::string_view start = split == Split::kTrain ? "train" : "val";
@@ -146,6 +147,9 @@ std::unique_ptr<ImageSet> OpenShards(const std::string& path,
     case ShardFormat::kRecordIo:
       images = std::make_unique<RecordIoSet>(path, files, records);
       break;
+    case ShardFormat::kPacked:
+      images = std::make_unique<PackedImages>(path, files);
+      break;
     case ShardFormat::kTar:
       images = std::make_unique<WebDataset>(path, files);
       break;
@@ -157,6 +161,18 @@ std::unique_ptr<ImageSet> OpenShards(const std::string& path,
 }
 
 }  // namespace
+
+bool HasSplits(const std::string& path) {
+  std::error_code ignored;  // treat inaccessible paths as missing
+  std::vector<Shard> shards;
+  if (fs::is_directory(path, ignored)) {
+    if (SplitFolder(path, Split::kVal) != path) return true;
+    shards = ShardsAmong(FilesOf(path));
+  } else {
+    shards = ShardsAmong(Matches(path));
+  }
+  return AnyNamed(shards, "train") || AnyNamed(shards, "val");
+}
 
 std::unique_ptr<ImageSet> OpenDataset(const std::string& path,
                                       const DatasetOptions& options) {

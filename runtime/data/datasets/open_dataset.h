@@ -39,4 +39,7 @@ struct DatasetOptions {
 std::unique_ptr<ImageSet> OpenDataset(const std::string& path,
                                       const DatasetOptions& options);
 
+// Returns whether DATA tells training and validation images apart.
+bool HasSplits(const std::string& path);
+
 }  // namespace fusor::runtime

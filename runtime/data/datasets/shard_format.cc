@@ -5,6 +5,7 @@
 
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "runtime/data/datasets/packed_images.h"
 #include "runtime/data/datasets/recordio.h"
 #include "runtime/data/datasets/tar.h"
 #include "runtime/data/datasets/tfrecord.h"
@@ -20,6 +21,8 @@ std::string_view FormatName(ShardFormat format) {
       return "TFRecord";
     case ShardFormat::kRecordIo:
       return "RecordIO";
+    case ShardFormat::kPacked:
+      return "fusor's shards";
     case ShardFormat::kTar:
       return "tar";
   }
@@ -29,6 +32,7 @@ std::string_view FormatName(ShardFormat format) {
 ShardFormat DetectFormat(std::span<const uint8_t> start) {
   if (IsTfRecord(start)) return ShardFormat::kTfRecord;
   if (IsRecordIo(start)) return ShardFormat::kRecordIo;
+  if (IsPackedImages(start)) return ShardFormat::kPacked;
   if (IsTar(start) || IsGzip(start)) return ShardFormat::kTar;
   return ShardFormat::kNone;
 }

@@ -12,7 +12,8 @@ enum class ShardFormat {
   kNone,  // another file
   kTfRecord,
   kRecordIo,
-  kTar,  // WebDataset; also packed with gzip
+  kPacked,  // fusor's own: PackedImages
+  kTar,     // WebDataset; also packed with gzip
 };
 
 // Returns the format's name in messages.

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "ir/support/error.h"
+#include "ir/support/hash.h"
 #include "runtime/data/datasets/little_endian.h"
+#include "runtime/data/datasets/packed_images.h"
 #include "runtime/data/datasets/recordio.h"
 #include "runtime/data/datasets/tfrecord.h"
 
@@ -43,7 +45,9 @@ std::string Varint(uint64_t value) {
 
 class TfRecordWriter : public ShardWriter {
  public:
-  using ShardWriter::ShardWriter;
+  TfRecordWriter(AppendBytes append,
+                 const std::vector<std::string>& class_names)
+      : ShardWriter(std::move(append)), class_names_(class_names) {}
 
   void Add(const OutputSample& sample) override {
     std::string features;
@@ -55,7 +59,7 @@ class TfRecordWriter : public ShardWriter {
     };
     add("image/class/label", 3,
         Varint(static_cast<uint64_t>(sample.label) + 1));
-    add("image/class/text", 1, sample.class_name);
+    add("image/class/text", 1, class_names_[static_cast<size_t>(sample.label)]);
     add("image/encoded", 1, Text(sample.image));
     const std::string example = Field(1, features);
     std::string length;
@@ -67,6 +71,9 @@ class TfRecordWriter : public ShardWriter {
     index_ += fmt::format("{} {}\n", position(), record.size());
     Append(record);
   }
+
+ private:
+  const std::vector<std::string>& class_names_;
 };
 
 class RecordIoWriter : public ShardWriter {
@@ -166,15 +173,64 @@ class WebDatasetWriter : public ShardWriter {
   }
 };
 
+// Writes PackedImages.
+class PackedWriter : public ShardWriter {
+ public:
+  PackedWriter(AppendBytes append, const std::vector<std::string>& class_names)
+      : ShardWriter(std::move(append)), classes_(class_names.size()) {
+    std::string header(kPackedStart);
+    AppendLittle(kPackedVersion, header);
+    AppendLittle<uint32_t>(0, header);
+    Append(header);
+    for (const std::string& name : class_names) {
+      AppendLittle(static_cast<uint32_t>(name.size()), names_);
+      names_ += name;
+    }
+  }
+
+  void Add(const OutputSample& sample) override {
+    AppendLittle(static_cast<uint64_t>(position()), rows_);
+    AppendLittle(static_cast<uint64_t>(sample.image.size()), rows_);
+    AppendLittle(Crc32c(Text(sample.image)), rows_);
+    AppendLittle(static_cast<uint32_t>(sample.label), rows_);
+    Append(Text(sample.image));
+    ++images_;
+  }
+
+  void Finish() override {
+    std::string trailer;
+    AppendLittle(images_, trailer);
+    AppendLittle(static_cast<uint64_t>(position()), trailer);
+    AppendLittle(static_cast<uint64_t>(names_.size()), trailer);
+    AppendLittle(static_cast<uint32_t>(classes_), trailer);
+    AppendLittle(Crc32c(names_, Crc32c(rows_)), trailer);
+    AppendLittle<uint32_t>(0, trailer);
+    AppendLittle(Crc32c(trailer), trailer);
+    trailer += kPackedEnd;
+    Append(rows_);
+    Append(names_);
+    Append(trailer);
+  }
+
+ private:
+  size_t classes_;
+  std::string names_;
+  std::string rows_;  // of the index
+  uint64_t images_ = 0;
+};
+
 }  // namespace
 
-std::unique_ptr<ShardWriter> MakeShardWriter(ShardFormat format,
-                                             AppendBytes append) {
+std::unique_ptr<ShardWriter> MakeShardWriter(
+    ShardFormat format, const std::vector<std::string>& class_names,
+    AppendBytes append) {
   switch (format) {
     case ShardFormat::kTfRecord:
-      return std::make_unique<TfRecordWriter>(std::move(append));
+      return std::make_unique<TfRecordWriter>(std::move(append), class_names);
     case ShardFormat::kRecordIo:
       return std::make_unique<RecordIoWriter>(std::move(append));
+    case ShardFormat::kPacked:
+      return std::make_unique<PackedWriter>(std::move(append), class_names);
     case ShardFormat::kTar:
       return std::make_unique<WebDatasetWriter>(std::move(append));
     case ShardFormat::kNone:

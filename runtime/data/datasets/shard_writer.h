@@ -5,6 +5,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "ir/support/file.h"
 #include "runtime/data/datasets/shard_format.h"
@@ -15,7 +17,6 @@ namespace fusor::runtime {
 struct OutputSample {
   std::span<const uint8_t> image;  // encoded
   int32_t label = 0;
-  std::string_view class_name;
   int64_t index = 0;  // in the data set
 };
 
@@ -50,8 +51,10 @@ class ShardWriter {
 };
 
 // Returns a writer of files that the reader of `format` reads. Labels of
-// TFRecords count from 1 and have names, as TfRecordSet expects.
-std::unique_ptr<ShardWriter> MakeShardWriter(ShardFormat format,
-                                             AppendBytes append);
+// TFRecords count from 1 and have names, as TfRecordSet expects; only TFRecords
+// and fusor's shards keep the names of classes.
+std::unique_ptr<ShardWriter> MakeShardWriter(
+    ShardFormat format, const std::vector<std::string>& class_names,
+    AppendBytes append);
 
 }  // namespace fusor::runtime

@@ -12,7 +12,10 @@ namespace fusor::runtime {
 // 100. Throws kData if the image is empty or too large for the format.
 std::vector<uint8_t> EncodeJpeg(const Image& image, int quality);
 
-// Writes a binary PPM (P6) atomically (WriteFileAtomically). Most viewers and
+// Encodes a binary PPM (P6).
+std::vector<uint8_t> EncodePpm(const Image& image);
+
+// Writes a binary PPM atomically (WriteFileAtomically). Most viewers and
 // Pillow read this format. Throws kData with the system's error message.
 void WritePpm(const std::string& path, const Image& image);
 

@@ -4,10 +4,19 @@
 
 namespace fusor::runtime {
 
+std::vector<uint8_t> EncodePpm(const Image& image) {
+  const std::string header =
+      fmt::format("P6\n{} {}\n255\n", image.width, image.height);
+  std::vector<uint8_t> bytes(header.begin(), header.end());
+  bytes.insert(bytes.end(), image.pixels.begin(), image.pixels.end());
+  return bytes;
+}
+
 void WritePpm(const std::string& path, const Image& image) {
-  std::string text = fmt::format("P6\n{} {}\n255\n", image.width, image.height);
-  text.append(image.pixels.begin(), image.pixels.end());
-  WriteFileAtomically(path, text, ErrorCode::kData);
+  const std::vector<uint8_t> bytes = EncodePpm(image);
+  WriteFileAtomically(
+      path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+      ErrorCode::kData);
 }
 
 }  // namespace fusor::runtime

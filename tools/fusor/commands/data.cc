@@ -7,12 +7,16 @@
 
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "runtime/data/datasets/convert.h"
+#include "runtime/data/datasets/open_dataset.h"
 #include "runtime/data/datasets/sample_images.h"
 #include "runtime/data/image/decode.h"
 #include "runtime/data/image/image_writer.h"
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/parsing.h"
+#include "tools/fusor/output/terminal.h"
 #include "tools/fusor/setup/session_setup.h"
+#include "tools/fusor/setup/stop_signals.h"
 
 namespace fusor::tools {
 namespace {
@@ -51,6 +55,97 @@ void Decode(const DecodeFlags& flags) {
   }
 }
 
+struct ConvertFlags {
+  std::string source;
+  std::string folder;
+  std::string format;
+  runtime::ConvertOptions options;
+};
+
+struct NamedFormat {
+  const char* name;
+  runtime::OutputFormat format;
+};
+constexpr NamedFormat kFormats[] = {
+    {"pixels", runtime::OutputFormat::kPixels},
+    {"jpeg", runtime::OutputFormat::kJpeg},
+    {"tfrecord", runtime::OutputFormat::kTfRecord},
+    {"recordio", runtime::OutputFormat::kRecordIo},
+    {"webdataset", runtime::OutputFormat::kWebDataset},
+};
+
+void ConvertSplit(const ConvertFlags& flags, const runtime::ImageSet& images,
+                  const std::string& name) {
+  runtime::ConvertOptions options = flags.options;
+  for (const NamedFormat& known : kFormats) {
+    if (known.name == flags.format) options.format = known.format;
+  }
+  options.stop = StopRequested;
+  runtime::ConvertReport report;
+  {
+    Progress progress(name);
+    options.progress = [&](int64_t done) {
+      progress.Show(done, images.size());
+    };
+    report = runtime::Convert(images, flags.folder, name, options);
+  }
+  fmt::print(
+      "{}: {} of {} images in {} files{}\n", name, report.images, images.size(),
+      report.files,
+      report.kept == 0 ? "" : fmt::format(", {} of them kept", report.kept));
+}
+
+void ConvertSet(const ConvertFlags& flags) {
+  const auto open = [&](runtime::Split split) {
+    auto images = runtime::OpenDataset(flags.source, {.split = split});
+    if (images == nullptr) return images;
+    for (const std::string& warning : images->warnings()) Warn(warning);
+    return images;
+  };
+  const bool splits = runtime::HasSplits(flags.source);
+  const auto train = open(runtime::Split::kTrain);
+  const auto val = splits ? open(runtime::Split::kVal) : nullptr;
+  MakeFolder("DST", flags.folder);
+  ConvertSplit(flags, *train, splits ? "train" : "data");
+  if (val != nullptr && !StopRequested()) ConvertSplit(flags, *val, "val");
+}
+
+void AddConvert(CLI::App& data, Run* run) {
+  auto flags = std::make_shared<ConvertFlags>();
+  CLI::App* command = data.add_subcommand(
+      "convert", "Write a data set in another format, for faster reading");
+  command
+      ->add_option("SRC", flags->source,
+                   "Data set: an image folder, or files of another format")
+      ->required()
+      ->type_name("PATH");
+  command->add_option("DST", flags->folder, "Folder for the files")
+      ->required()
+      ->type_name("DIR");
+  command
+      ->add_option("--format", flags->format,
+                   "Format: pixels or jpeg (fusor's shards), tfrecord, "
+                   "recordio, webdataset")
+      ->required()
+      ->check(OneOf({"pixels", "jpeg", "tfrecord", "recordio", "webdataset"}));
+  command
+      ->add_option("--size", flags->options.size,
+                   "Resize the shorter side of larger images (0: keep it)")
+      ->capture_default_str()
+      ->check(WholeNumber(0, 1 << 16));
+  command
+      ->add_option("--quality", flags->options.quality,
+                   "JPEG quality of images that are encoded anew")
+      ->capture_default_str()
+      ->check(WholeNumber(1, 100));
+  command
+      ->add_option("-j,--workers", flags->options.threads,
+                   "Number of threads that encode images")
+      ->capture_default_str()
+      ->check(WholeNumber(1, 1024));
+  command->callback([flags, run] { *run = [flags] { ConvertSet(*flags); }; });
+}
+
 }  // namespace
 
 void AddData(CLI::App& app, Run* run) {
@@ -83,6 +178,7 @@ void AddData(CLI::App& app, Run* run) {
                    "Validation images per class")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 20));
+  AddConvert(*command, run);
   samples->callback([out, options, run] {
     *run = [out, options] {
       runtime::WriteSampleImages(*out, *options);

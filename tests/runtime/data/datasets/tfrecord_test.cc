@@ -40,6 +40,18 @@ std::string Frame(std::string_view data) {
   return record;
 }
 
+// A short protobuf field of bytes.
+std::string Field(int number, const std::string& bytes) {
+  std::string field(1, static_cast<char>(number << 3 | 2));
+  field += static_cast<char>(bytes.size());
+  return field + bytes;
+}
+
+// An entry of the features' map.
+std::string Entry(const std::string& key, const std::string& feature) {
+  return Field(1, Field(1, key) + Field(2, feature));
+}
+
 class TfRecord : public ::testing::Test {
  protected:
   // Returns the path.
@@ -102,8 +114,11 @@ TEST_F(TfRecord, LabelsAreReadLaterIfTheirNumberIsKnown) {
 
 TEST_F(TfRecord, ALabelZeroMeansThatTheyCountFromZero) {
   // The writer adds 1.
-  Write("a", ShardBytes(ShardFormat::kTfRecord,
-                        {{"x", 1, "dog"}, {"y", -1, "cat"}}));
+  const std::string label = Field(1, std::string(1, '\0'));
+  Write("a", ShardBytes(ShardFormat::kTfRecord, {{"x", 1, "dog"}}) +
+                 Frame(Field(
+                     1, Entry("image/class/label", Field(3, label)) +
+                            Entry("image/encoded", Field(1, Field(1, "y"))))));
   EXPECT_THAT(ListSamples(Open()), ElementsAre("2 x", "0 y"));
 }
 
