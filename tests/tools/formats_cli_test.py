@@ -8,6 +8,7 @@ import shutil
 import socket
 import tarfile
 import unittest
+import zipfile
 
 from cli_case import DATA, GRAPH, USAGE, CliTest
 
@@ -96,6 +97,19 @@ class FormatsTest(CliTest):
                     gzip.compress((data / "val.tar").read_bytes()))
                 (data / "val.tar").unlink()
                 self.assertEqual(self.losses(data), expected)
+
+    def test_zip_archives(self):
+        expected = self.losses(self.samples)
+        for method in [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]:
+            with self.subTest(method=method):
+                path = self.folder / "set.zip"
+                with zipfile.ZipFile(path, "w", method) as archive:
+                    for file in self.samples.rglob("*"):
+                        archive.write(file, pathlib.Path("set") /
+                                      file.relative_to(self.samples))
+                self.assertEqual(self.losses(path), expected)
+        self.assertEqual(self.losses(self.convert("jpeg", source=path)),
+                         expected)
 
     def test_shards_given_by_a_glob(self):
         target = self.convert("recordio")

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -16,31 +17,53 @@
 #include "runtime/data/datasets/shard_format.h"
 #include "runtime/data/datasets/tfrecord.h"
 #include "runtime/data/datasets/webdataset.h"
+#include "runtime/data/datasets/zip_images.h"
 
 namespace fusor::runtime {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the folder's subfolder of this name; "" if there is none.
-std::string Subfolder(const fs::path& folder, const char* name) {
-  std::error_code ignored;  // treat inaccessible paths as missing
-  const fs::path path = folder / name;
-  return fs::is_directory(path, ignored) ? path.string() : "";
+// Which splits a set has.
+struct Splits {
+  bool train = false;
+  std::string val;  // name of the validation images; "": none
+};
+
+// Returns the name of the split; "" if the set does not tell splits apart, and
+// nothing if it has only the other one.
+std::optional<std::string> NameOf(const std::string& path, const Splits& splits,
+                                  Split split) {
+  if (!splits.train && splits.val.empty()) return "";
+  FUSOR_CHECK(splits.train || split == Split::kVal, kData,
+              "{}: expected the folders train and val, got only val", path);
+  if (split == Split::kTrain) return "train";
+  if (splits.val.empty()) return std::nullopt;
+  return splits.val;
 }
 
-// Returns the folder of the split; "" if it has none.
-std::string SplitFolder(const std::string& root, Split split) {
-  const std::string train = Subfolder(root, "train");
-  std::string val = Subfolder(root, "val");
-  if (val.empty()) val = Subfolder(root, "validation");
-  if (split == Split::kTrain) {
-    FUSOR_CHECK(!train.empty() || val.empty(), kData,
-                "{}: expected the folders train and val, got only val", root);
-    return train.empty() ? root : train;
+Splits SplitsOf(const std::string& folder) {
+  std::error_code ignored;  // treat inaccessible paths as missing
+  const auto has = [&](const char* name) {
+    return fs::is_directory(fs::path(folder) / name, ignored);
+  };
+  return {.train = has("train"),
+          .val = has("val")          ? "val"
+                 : has("validation") ? "validation"
+                                     : ""};
+}
+
+Splits SplitsOfZip(const std::string& path) {
+  const std::vector<std::string> names = ZipSplits(path);
+  Splits splits;
+  for (const std::string& name : names) {
+    if (name == "train") {
+      splits.train = true;
+    } else if (splits.val.empty()) {
+      splits.val = name;
+    }
   }
-  if (!val.empty()) return val;
-  return train.empty() ? root : "";
+  return splits;
 }
 
 // Returns the regular files of a folder of shards, sorted; none if it has
@@ -124,6 +147,15 @@ std::vector<Shard> OfSplit(const std::string& path, std::vector<Shard> shards,
   return shards;
 }
 
+// Opens the split of an archive.
+std::unique_ptr<ImageSet> OpenZip(const std::string& path,
+                                  const DatasetOptions& options) {
+  const std::optional<std::string> split =
+      NameOf(path, SplitsOfZip(path), options.split);
+  if (!split) return nullptr;
+  return std::make_unique<ZipImages>(path, *split, options.max_per_class);
+}
+
 std::unique_ptr<ImageSet> OpenShards(const std::string& path,
                                      const std::vector<Shard>& shards,
                                      const DatasetOptions& options) {
@@ -135,10 +167,17 @@ std::unique_ptr<ImageSet> OpenShards(const std::string& path,
                 shard.path, FormatName(shard.format));
     files.push_back(shard.path);
   }
+  if (shards.front().format == ShardFormat::kZip) {
+    FUSOR_CHECK(shards.size() == 1, kData,
+                "{}: expected one zip archive per split, got {}", path,
+                shards.size());
+    return OpenZip(files.front(), options);
+  }
   const RecordOptions records{.num_classes = options.num_classes,
                               .labels = options.max_per_class > 0};
   std::unique_ptr<ImageSet> images;
   switch (shards.front().format) {
+    case ShardFormat::kZip:
     case ShardFormat::kNone:
       break;
     case ShardFormat::kTfRecord:
@@ -166,10 +205,15 @@ bool HasSplits(const std::string& path) {
   std::error_code ignored;  // treat inaccessible paths as missing
   std::vector<Shard> shards;
   if (fs::is_directory(path, ignored)) {
-    if (SplitFolder(path, Split::kVal) != path) return true;
+    const Splits splits = SplitsOf(path);
+    if (splits.train || !splits.val.empty()) return true;
     shards = ShardsAmong(FilesOf(path));
   } else {
     shards = ShardsAmong(Matches(path));
+  }
+  if (shards.size() == 1 && shards.front().format == ShardFormat::kZip) {
+    const Splits splits = SplitsOfZip(shards.front().path);
+    return splits.train || !splits.val.empty();
   }
   return AnyNamed(shards, "train") || AnyNamed(shards, "val");
 }
@@ -181,8 +225,10 @@ std::unique_ptr<ImageSet> OpenDataset(const std::string& path,
   std::string place = path;
   std::vector<std::string> files = {path};
   if (is_folder) {
-    place = SplitFolder(path, options.split);
-    if (place.empty()) return nullptr;
+    const std::optional<std::string> split =
+        NameOf(path, SplitsOf(path), options.split);
+    if (!split) return nullptr;
+    if (!split->empty()) place = (fs::path(path) / *split).string();
     files = FilesOf(place);
   } else if (!fs::exists(path, ignored)) {
     files = Matches(path);

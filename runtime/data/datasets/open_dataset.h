@@ -27,6 +27,7 @@ struct DatasetOptions {
 //   - a folder of shards: files of one of the formats of DetectFormat, in
 //     bytewise order of their names, and no subfolder but for indices (idx,
 //     idx_files);
+//   - a zip archive of an image folder, with or without train and val;
 //   - a glob such as 'DATA/part-*', or the name of a file.
 //
 // Shards whose names start with "train" belong to the training images, and with

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/data/datasets/image_set.h"
-#include "runtime/data/datasets/mapped_file.h"
+#include "runtime/data/files/mapped_file.h"
 
 namespace fusor::runtime {
 

@@ -9,7 +9,7 @@
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/parallel_for.h"
-#include "runtime/data/datasets/byte_source.h"
+#include "runtime/data/files/byte_source.h"
 
 namespace fusor::runtime {
 namespace {

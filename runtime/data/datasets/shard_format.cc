@@ -7,9 +7,10 @@
 #include "ir/support/file.h"
 #include "runtime/data/datasets/packed_images.h"
 #include "runtime/data/datasets/recordio.h"
-#include "runtime/data/datasets/tar.h"
 #include "runtime/data/datasets/tfrecord.h"
-#include "runtime/data/datasets/unpack.h"
+#include "runtime/data/files/tar.h"
+#include "runtime/data/files/unpack.h"
+#include "runtime/data/files/zip_directory.h"
 
 namespace fusor::runtime {
 
@@ -23,6 +24,8 @@ std::string_view FormatName(ShardFormat format) {
       return "RecordIO";
     case ShardFormat::kPacked:
       return "fusor's shards";
+    case ShardFormat::kZip:
+      return "zip";
     case ShardFormat::kTar:
       return "tar";
   }
@@ -33,6 +36,7 @@ ShardFormat DetectFormat(std::span<const uint8_t> start) {
   if (IsTfRecord(start)) return ShardFormat::kTfRecord;
   if (IsRecordIo(start)) return ShardFormat::kRecordIo;
   if (IsPackedImages(start)) return ShardFormat::kPacked;
+  if (IsZip(start)) return ShardFormat::kZip;
   if (IsTar(start) || IsGzip(start)) return ShardFormat::kTar;
   return ShardFormat::kNone;
 }

@@ -13,6 +13,7 @@ enum class ShardFormat {
   kTfRecord,
   kRecordIo,
   kPacked,  // fusor's own: PackedImages
+  kZip,     // ZipImages
   kTar,     // WebDataset; also packed with gzip
 };
 

@@ -5,10 +5,10 @@
 
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
-#include "runtime/data/datasets/little_endian.h"
 #include "runtime/data/datasets/packed_images.h"
 #include "runtime/data/datasets/recordio.h"
 #include "runtime/data/datasets/tfrecord.h"
+#include "runtime/data/files/little_endian.h"
 
 namespace fusor::runtime {
 namespace {
@@ -233,6 +233,7 @@ std::unique_ptr<ShardWriter> MakeShardWriter(
       return std::make_unique<PackedWriter>(std::move(append), class_names);
     case ShardFormat::kTar:
       return std::make_unique<WebDatasetWriter>(std::move(append));
+    case ShardFormat::kZip:
     case ShardFormat::kNone:
       break;
   }

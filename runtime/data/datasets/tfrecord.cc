@@ -6,9 +6,9 @@
 
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
-#include "runtime/data/datasets/byte_source.h"
-#include "runtime/data/datasets/little_endian.h"
-#include "runtime/data/datasets/tf_example.h"
+#include "runtime/data/files/byte_source.h"
+#include "runtime/data/files/little_endian.h"
+#include "runtime/data/files/tf_example.h"
 
 namespace fusor::runtime {
 namespace {

@@ -13,8 +13,8 @@
 #include "ir/support/hash.h"
 #include "ir/support/parallel_for.h"
 #include "runtime/data/datasets/record_set.h"
-#include "runtime/data/datasets/tar.h"
-#include "runtime/data/datasets/unpack.h"
+#include "runtime/data/files/tar.h"
+#include "runtime/data/files/unpack.h"
 
 namespace fusor::runtime {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ir/support/hash.h"
-#include "runtime/data/datasets/little_endian.h"
+#include "runtime/data/files/little_endian.h"
 #include "tests/testing/data_error.h"
 #include "tests/testing/dataset_files.h"
 #include "tests/testing/temporary_folder.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/datasets/little_endian.h"
-#include "runtime/data/datasets/tf_example.h"
+#include "runtime/data/files/little_endian.h"
+#include "runtime/data/files/tf_example.h"
 #include "tests/testing/data_error.h"
 #include "tests/testing/dataset_files.h"
 #include "tests/testing/temporary_folder.h"

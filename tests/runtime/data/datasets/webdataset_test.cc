@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/datasets/tar.h"
+#include "runtime/data/files/tar.h"
 #include "tests/testing/data_error.h"
 #include "tests/testing/dataset_files.h"
 #include "tests/testing/temporary_folder.h"

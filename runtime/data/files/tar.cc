@@ -1,4 +1,4 @@
-#include "runtime/data/datasets/tar.h"
+#include "runtime/data/files/tar.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "runtime/data/datasets/mapped_file.h"
+#include "runtime/data/files/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "runtime/data/datasets/byte_source.h"
+#include "runtime/data/files/byte_source.h"
 
 namespace fusor::runtime {
 

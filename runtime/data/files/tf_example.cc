@@ -1,4 +1,4 @@
-#include "runtime/data/datasets/tf_example.h"
+#include "runtime/data/files/tf_example.h"
 
 #include <algorithm>
 #include <span>

@@ -1,4 +1,4 @@
-#include "runtime/data/datasets/unpack.h"
+#include "runtime/data/files/unpack.h"
 
 #include <fcntl.h>
 #include <isa-l/igzip_lib.h>

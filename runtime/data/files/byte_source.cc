@@ -1,4 +1,4 @@
-#include "runtime/data/datasets/byte_source.h"
+#include "runtime/data/files/byte_source.h"
 
 #include <algorithm>
 #include <iterator>

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/data/datasets/byte_source.h"
+#include "runtime/data/files/byte_source.h"
 
 namespace fusor::runtime {
 

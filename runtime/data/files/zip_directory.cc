@@ -1,0 +1,218 @@
+#include "runtime/data/files/zip_directory.h"
+
+#include <isa-l/crc.h>
+#include <isa-l/igzip_lib.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "ir/support/error.h"
+#include "runtime/data/files/little_endian.h"
+
+namespace fusor::runtime {
+namespace {
+
+using Bytes = std::span<const uint8_t>;
+
+constexpr uint32_t kLocalMagic = 0x04034b50;
+constexpr uint32_t kEntryMagic = 0x02014b50;
+constexpr uint32_t kEndMagic = 0x06054b50;
+constexpr uint32_t kEnd64Magic = 0x06064b50;
+constexpr uint32_t kLocator64Magic = 0x07064b50;
+constexpr int64_t kLocalBytes = 30;
+constexpr uint64_t kEntryBytes = 46;
+constexpr int64_t kEndBytes = 22;
+constexpr int64_t kEnd64Bytes = 56;
+constexpr int64_t kLocator64Bytes = 20;
+// A field that is in a zip64 record instead.
+constexpr uint32_t kElsewhere = 0xffffffff;
+constexpr uint16_t kStored = 0;
+constexpr uint16_t kDeflated = 8;
+
+uint16_t Short(Bytes bytes, size_t at) {
+  return LoadLittle<uint16_t>(bytes.subspan(at));
+}
+uint32_t Word(Bytes bytes, size_t at) {
+  return LoadLittle<uint32_t>(bytes.subspan(at));
+}
+uint64_t Long(Bytes bytes, size_t at) {
+  return LoadLittle<uint64_t>(bytes.subspan(at));
+}
+
+// Where the entries are stored.
+struct Directory {
+  uint64_t begin = 0;
+  uint64_t size = 0;
+};
+
+Directory FindDirectory(const InputFile& file) {
+  // The end is followed by a comment of up to 64 KiB.
+  constexpr int64_t kMaxComment = 0xffff;
+  const int64_t size = std::min(file.size(), kEndBytes + kMaxComment);
+  std::vector<uint8_t> tail(static_cast<size_t>(size));
+  file.Read(file.size() - size, tail);
+  int64_t at = size - kEndBytes;
+  while (at >= 0 && Word(tail, static_cast<size_t>(at)) != kEndMagic) --at;
+  FUSOR_CHECK(at >= 0, kData,
+              "{}: the zip archive has no end: it may be "
+              "truncated",
+              file.path());
+  const Bytes end = Bytes(tail).subspan(static_cast<size_t>(at));
+  Directory directory{.begin = Word(end, 16), .size = Word(end, 12)};
+  const int64_t locator_at = file.size() - size + at - kLocator64Bytes;
+  if (locator_at < 0) return directory;
+  std::array<uint8_t, kLocator64Bytes> locator;
+  file.Read(locator_at, locator);
+  if (Word(locator, 0) != kLocator64Magic) return directory;
+  const uint64_t end64_at = Long(locator, 8);
+  FUSOR_CHECK(locator_at >= kEnd64Bytes &&
+                  end64_at <= static_cast<uint64_t>(locator_at - kEnd64Bytes),
+              kData, "{}: the zip archive is damaged: its end is beyond it",
+              file.path());
+  std::array<uint8_t, kEnd64Bytes> end64;
+  file.Read(static_cast<int64_t>(end64_at), end64);
+  FUSOR_CHECK(Word(end64, 0) == kEnd64Magic, kData,
+              "{}: the zip archive is damaged: expected its end at {}",
+              file.path(), end64_at);
+  return {.begin = Long(end64, 48), .size = Long(end64, 40)};
+}
+
+// Takes the fields that are in the zip64 record of the extra fields. Returns
+// false if they are missing.
+bool TakeZip64(Bytes extra, ZipEntry& entry) {
+  while (extra.size() >= 4) {
+    const size_t size = Short(extra, 2);
+    if (size > extra.size() - 4) return false;
+    Bytes record = extra.subspan(4, size);
+    if (Short(extra, 0) == 1) {
+      auto header = static_cast<uint64_t>(entry.header);
+      for (uint64_t* field : {&entry.size, &entry.stored, &header}) {
+        if (*field != kElsewhere) continue;
+        if (record.size() < 8) return false;
+        *field = Long(record, 0);
+        record = record.subspan(8);
+      }
+      entry.header = static_cast<int64_t>(header);
+      return entry.header >= 0;
+    }
+    extra = extra.subspan(4 + size);
+  }
+  return entry.size != kElsewhere && entry.stored != kElsewhere &&
+         entry.header != kElsewhere;
+}
+
+// Whether the external attributes are those of a symbolic link on Unix.
+bool IsLink(Bytes bytes) {
+  constexpr uint16_t kUnix = 3;
+  constexpr uint32_t kTypeMask = 0170000;
+  constexpr uint32_t kLink = 0120000;
+  return Short(bytes, 4) >> 8 == kUnix &&
+         (Word(bytes, 38) >> 16 & kTypeMask) == kLink;
+}
+
+}  // namespace
+
+void ReadZipDirectory(
+    const InputFile& file,
+    const std::function<void(std::string_view name, const ZipEntry&)>& use) {
+  const auto file_bytes = static_cast<uint64_t>(file.size());
+  const Directory directory = FindDirectory(file);
+  FUSOR_CHECK(
+      directory.begin <= file_bytes &&
+          directory.size <= file_bytes - directory.begin,
+      kData,
+      "{}: the zip archive is damaged: expected a directory of {} bytes "
+      "at {}, got {} bytes in all",
+      file.path(), directory.size, directory.begin, file_bytes);
+  std::vector<uint8_t> entries(directory.size);
+  file.Read(static_cast<int64_t>(directory.begin), entries);
+  Bytes left = entries;
+  while (!left.empty()) {
+    const auto check = [&](bool good) {
+      FUSOR_CHECK(good, kData,
+                  "{}: the zip archive is damaged: expected an entry at {}",
+                  file.path(), directory.begin + entries.size() - left.size());
+    };
+    check(left.size() >= kEntryBytes && Word(left, 0) == kEntryMagic);
+    const size_t name_bytes = Short(left, 28);
+    const size_t extra_bytes = Short(left, 30);
+    const size_t total =
+        kEntryBytes + name_bytes + extra_bytes + Short(left, 32);
+    check(total <= left.size());
+    ZipEntry entry{.header = Word(left, 42),
+                   .stored = Word(left, 20),
+                   .size = Word(left, 24),
+                   .crc = Word(left, 16),
+                   .method = Short(left, 10),
+                   .encrypted = (Short(left, 8) & 1) != 0};
+    check(
+        TakeZip64(left.subspan(kEntryBytes + name_bytes, extra_bytes), entry));
+    const std::string_view name(
+        reinterpret_cast<const char*>(left.data()) + kEntryBytes, name_bytes);
+    FUSOR_CHECK(
+        entry.header <= file.size() - kLocalBytes &&
+            entry.stored <=
+                file_bytes - static_cast<uint64_t>(entry.header) - kLocalBytes,
+        kData, "{}:{}: the zip archive ends within this file", file.path(),
+        name);
+    // Deflate packs 258 bytes into 2 bits at best.
+    constexpr uint64_t kMaxRatio = 1032;
+    FUSOR_CHECK(entry.size / kMaxRatio <= entry.stored, kData,
+                "{}:{}: expected at most {} bytes from {} packed ones, got {}",
+                file.path(), name, kMaxRatio * (entry.stored + 1), entry.stored,
+                entry.size);
+    if (!IsLink(left)) use(name, entry);
+    left = left.subspan(total);
+  }
+}
+
+void ReadZipEntry(const InputFile& file, const ZipEntry& entry,
+                  std::string_view name, std::vector<uint8_t>& bytes) {
+  FUSOR_CHECK(!entry.encrypted, kData,
+              "{}: expected a readable file, got an encrypted one", name);
+  FUSOR_CHECK(entry.method == kStored || entry.method == kDeflated, kData,
+              "{}: expected a file that is stored or deflated, got method {}",
+              name, entry.method);
+  std::array<uint8_t, kLocalBytes> local;
+  file.Read(entry.header, local);
+  const int64_t begin =
+      entry.header + kLocalBytes + Short(local, 26) + Short(local, 28);
+  FUSOR_CHECK(Word(local, 0) == kLocalMagic && begin <= file.size() &&
+                  entry.stored <= static_cast<uint64_t>(file.size() - begin),
+              kData, "{}: the file is damaged: expected a header at {}", name,
+              entry.header);
+  bytes.resize(entry.size);
+  bool good = true;
+  if (entry.method == kStored) {
+    good = entry.stored == entry.size;
+    if (good) file.Read(begin, bytes);
+  } else {
+    std::vector<uint8_t> packed(entry.stored);
+    file.Read(begin, packed);
+    const auto state = std::make_unique<inflate_state>();
+    isal_inflate_init(state.get());
+    state->next_in = packed.data();
+    state->avail_in = static_cast<uint32_t>(packed.size());
+    state->next_out = bytes.data();
+    state->avail_out = static_cast<uint32_t>(bytes.size());
+    good = packed.size() <= UINT32_MAX && bytes.size() <= UINT32_MAX &&
+           isal_inflate_stateless(state.get()) == ISAL_DECOMP_OK &&
+           state->avail_out == 0;
+  }
+  FUSOR_CHECK(good, kData, "{}: the file is damaged: expected {} bytes", name,
+              entry.size);
+  const uint32_t crc = crc32_gzip_refl(0, bytes.data(), bytes.size());
+  FUSOR_CHECK(crc == entry.crc, kData,
+              "{}: the file is damaged: expected checksum {:08x}, got {:08x}",
+              name, entry.crc, crc);
+}
+
+bool IsZip(std::span<const uint8_t> start) {
+  return start.size() >= 4 && (LoadLittle<uint32_t>(start) == kLocalMagic ||
+                               LoadLittle<uint32_t>(start) == kEndMagic);
+}
+
+}  // namespace fusor::runtime
