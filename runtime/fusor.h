@@ -17,6 +17,7 @@
 #include "runtime/checkpoint/weights.h"
 #include "runtime/data/batch_source.h"
 #include "runtime/data/datasets/image_folder.h"
+#include "runtime/data/datasets/open_dataset.h"
 #include "runtime/data/loader.h"
 #include "runtime/program.h"
 #include "runtime/program_file.h"

@@ -1,5 +1,6 @@
 """Tests data sets of all formats: formats_cli_test.py BIN."""
 
+import base64
 import gzip
 import json
 import pathlib
@@ -225,6 +226,57 @@ class ConvertTest(CliTest):
         self.fails(DATA, ["/nowhere: no such file or folder"], "data",
                    "convert", "/nowhere", self.folder / "target", "--format",
                    "jpeg")
+
+
+class InspectTest(CliTest):
+
+    def test_text_names_what_the_set_holds(self):
+        text = self.succeeds("data", "inspect", self.samples).stdout
+        self.assertRegex(text, r"\Atrain: image folder \S+/train, 20 images "
+                         r"[0-9a-f]{16}\n  images    20, 20 JPEG, [0-9.]+ MB\n"
+                         r"  classes   5, of 4 to 4, median 4 images\n")
+        self.assertIn("\nval: image folder", text)
+        self.assertEqual(text.count("  broken    0\n"), 2)
+
+    def test_json_has_the_classes_and_broken_records(self):
+        data = self.copy_samples()
+        bad = sorted(data.glob("train/discs/*.jpg"))[1]
+        bad.write_bytes(self.jpeg[:-100])
+        for form in [None, "webdataset"]:
+            with self.subTest(form):
+                source = data
+                if form:
+                    source = self.folder / form
+                    self.succeeds("data", "convert", data, source, "--format",
+                                  form)
+                report = self.json_of("data", "inspect", source, "-j", "2")
+                train = report["train"]
+                self.assertEqual(train["images"], 20)
+                self.assertEqual(train["broken"], 1)
+                self.assertIn("truncated", train["broken_names"][0])
+                self.assertEqual([c["images"] for c in train["classes"]],
+                                 [4, 3, 4, 4, 4])
+                self.assertEqual(train["encodings"], {"JPEG": 19})
+                self.assertLessEqual(160, train["width"]["least"])
+                self.assertEqual(report["val"]["images"], 5)
+
+    def test_html_is_one_page_with_a_contact_sheet(self):
+        page = self.folder / "page.html"
+        self.succeeds("data", "inspect", self.samples, "--html", page)
+        text = page.read_text()
+        self.assertEqual(text.count("data:image/jpeg;base64,"), 25)
+        self.assertNotIn("http", text)
+        pictures = re.findall(r"base64,([A-Za-z0-9+/=]+)", text)
+        for picture in pictures:
+            decoded = base64.b64decode(picture, validate=True)
+            self.assertTrue(decoded.startswith(b"\xff\xd8"))
+            self.assertTrue(decoded.endswith(b"\xff\xd9"))
+
+    def test_what_cannot_be_opened_is_an_error(self):
+        self.fails(DATA, ["/nowhere: no such file or folder"], "data",
+                   "inspect", "/nowhere")
+        self.fails(USAGE, ["--html"], "data", "inspect", self.samples, "--html",
+                   self.folder / "none/page.html")
 
 
 if __name__ == "__main__":

@@ -74,6 +74,13 @@ std::unique_ptr<ImageReader> OpenImage(std::span<const uint8_t> bytes,
                          name, kExpected, bytes.size()));
 }
 
+std::string_view ImageFormat(std::span<const uint8_t> bytes) {
+  for (const Format& format : kFormats) {
+    if (Matches(bytes, format.signature)) return format.signature.format;
+  }
+  return "";
+}
+
 ImageSize ReadImageSize(std::span<const uint8_t> bytes, std::string_view name,
                         const DecodeLimits& limits) {
   return OpenImage(bytes, name, limits)->size();

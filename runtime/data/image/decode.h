@@ -18,6 +18,9 @@ std::unique_ptr<ImageReader> OpenImage(std::span<const uint8_t> bytes,
                                        std::string_view name,
                                        const DecodeLimits& limits = {});
 
+// Returns the format's name, such as "JPEG"; "" for bytes of no format.
+std::string_view ImageFormat(std::span<const uint8_t> bytes);
+
 // Returns the image's size from its header, without decoding.
 ImageSize ReadImageSize(std::span<const uint8_t> bytes, std::string_view name,
                         const DecodeLimits& limits = {});

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,12 @@
 #include "runtime/data/image/decode.h"
 #include "runtime/data/image/image_writer.h"
 #include "tools/fusor/commands/commands.h"
+#include "tools/fusor/flags/flag_groups.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/output/terminal.h"
 #include "tools/fusor/setup/session_setup.h"
 #include "tools/fusor/setup/stop_signals.h"
+#include "tools/inspect/report/dataset_report.h"
 
 namespace fusor::tools {
 namespace {
@@ -146,6 +149,68 @@ void AddConvert(CLI::App& data, Run* run) {
   command->callback([flags, run] { *run = [flags] { ConvertSet(*flags); }; });
 }
 
+struct InspectFlags {
+  std::string source;
+  int threads = 1;
+  std::string json;
+  std::string html;
+};
+
+void Inspect(const InspectFlags& flags) {
+  FILE* text = TextStream({flags.json, flags.html});
+  CheckOutput("--json", flags.json);
+  CheckOutput("--html", flags.html);
+  const bool splits = runtime::HasSplits(flags.source);
+  std::vector<inspect::DatasetReport> reports;
+  std::vector<std::string> names;
+  nlohmann::json out = nlohmann::json::object();
+  for (const auto split : {runtime::Split::kTrain, runtime::Split::kVal}) {
+    const bool train = split == runtime::Split::kTrain;
+    if (!train && !splits) continue;
+    const auto images = runtime::OpenDataset(flags.source, {.split = split});
+    if (images == nullptr) continue;
+    for (const std::string& warning : images->warnings()) Warn(warning);
+    names.emplace_back(!splits ? "data" : train ? "train" : "val");
+    Progress progress(names.back());
+    constexpr int kPictures = 120;
+    reports.push_back(inspect::InspectDataset(
+        *images,
+        {.threads = flags.threads,
+         .pictures = flags.html.empty() ? 0 : kPictures,
+         .progress = [&](int64_t done) { progress.Show(done, images->size()); },
+         .stop = StopRequested}));
+    if (StopRequested()) return;
+    fmt::print(text, "{}", inspect::DatasetText(reports.back(), names.back()));
+    out[names.back()] = inspect::DatasetJson(reports.back());
+  }
+  WriteJson(flags.json, out);
+  if (!flags.html.empty()) {
+    WriteText(flags.html, inspect::DatasetPage(reports, names));
+  }
+}
+
+void AddInspect(CLI::App& data, Run* run) {
+  auto flags = std::make_shared<InspectFlags>();
+  CLI::App* command = data.add_subcommand(
+      "inspect", "Report classes, sizes and broken images of a data set");
+  command
+      ->add_option("DATA", flags->source,
+                   "Data set: an image folder, or files of another format")
+      ->required()
+      ->type_name("PATH");
+  command
+      ->add_option("-j,--workers", flags->threads,
+                   "Number of threads that decode images")
+      ->capture_default_str()
+      ->check(WholeNumber(1, 1024));
+  AddJsonFlag(*command, flags->json);
+  command
+      ->add_option("--html", flags->html,
+                   "Write a page with a contact sheet to FILE")
+      ->type_name("FILE");
+  command->callback([flags, run] { *run = [flags] { Inspect(*flags); }; });
+}
+
 }  // namespace
 
 void AddData(CLI::App& app, Run* run) {
@@ -179,6 +244,7 @@ void AddData(CLI::App& app, Run* run) {
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 20));
   AddConvert(*command, run);
+  AddInspect(*command, run);
   samples->callback([out, options, run] {
     *run = [out, options] {
       runtime::WriteSampleImages(*out, *options);

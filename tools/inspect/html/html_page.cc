@@ -74,6 +74,18 @@ json MemoryMapSection(std::string title, std::string note, json view) {
           {"view", std::move(view)}};
 }
 
+json PictureSection(std::string title, const std::vector<Thumbnail>& pictures) {
+  json list = json::array();
+  for (const Thumbnail& picture : pictures) {
+    list.push_back({{"caption", picture.caption},
+                    {"detail", picture.detail},
+                    {"source", picture.source}});
+  }
+  return {{"kind", "pictures"},
+          {"title", std::move(title)},
+          {"pictures", std::move(list)}};
+}
+
 json TileSection(const std::vector<Tile>& tiles) {
   json list = json::array();
   for (const Tile& tile : tiles) {

@@ -51,6 +51,13 @@ nlohmann::json MemorySection(std::string title, std::string note,
 nlohmann::json MemoryMapSection(std::string title, std::string note,
                                 nlohmann::json view);
 
+// A picture with a caption; `detail` is its tooltip, `source` a data: address.
+struct Thumbnail {
+  std::string caption, detail, source;
+};
+nlohmann::json PictureSection(std::string title,
+                              const std::vector<Thumbnail>& pictures);
+
 // A key number.
 struct Tile {
   std::string what, value, detail;

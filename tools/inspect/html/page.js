@@ -3,7 +3,7 @@
 
 const DRAW = {
   bars: drawBars, graph: drawGraph, memory: drawMemory,
-  memory_map: drawMemoryMap, table: drawTable, tiles: drawTiles,
+  memory_map: drawMemoryMap, pictures: drawPictures, table: drawTable, tiles: drawTiles,
 };
 
 const page = JSON.parse(document.getElementById("data").textContent);

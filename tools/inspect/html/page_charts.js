@@ -1,5 +1,5 @@
 "use strict";
-// Tiles, tables and bars.
+// Tiles, pictures, tables and bars.
 
 function drawTiles(section) {
   return element("div", {class: "tiles"}, section.tiles.map(
@@ -7,6 +7,13 @@ function drawTiles(section) {
           element("div", {class: "what"}, tile.what),
           element("div", {class: "value"}, tile.value),
           element("div", {class: "detail"}, tile.detail))));
+}
+
+function drawPictures(section) {
+  return element("div", {class: "pictures"}, section.pictures.map(
+      (picture) => element("figure", {title: picture.detail},
+          element("img", {src: picture.source, alt: picture.detail}),
+          element("figcaption", {}, picture.caption))));
 }
 
 function drawTable(section) {
