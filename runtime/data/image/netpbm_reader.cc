@@ -1,4 +1,5 @@
 #include <charconv>
+#include <cstring>
 #include <string>
 
 #include "ir/support/error.h"
@@ -10,7 +11,7 @@ namespace {
 bool IsSpace(uint8_t c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 // Binary PGM (P5) and PPM (P6).
-class NetpbmReader : public WholeImageReader {
+class NetpbmReader : public ImageReader {
  public:
   NetpbmReader(std::span<const uint8_t> bytes, std::string_view name,
                const DecodeLimits& limits)
@@ -30,18 +31,36 @@ class NetpbmReader : public WholeImageReader {
                 name_, format(), expected, left);
   }
 
-  void ReadWhole(Image& image) override {
-    const uint8_t* from = bytes_.data() + at_;
-    for (size_t i = 0; i < image.pixels.size();) {
-      uint8_t level = 0;
-      for (int c = 0; c < 3; ++c, ++i) {
-        if (c < channels_) level = NextLevel(from);
-        image.pixels[i] = level;
-      }
+ protected:
+  // Reads only the region: fusor's shards hold PPM files.
+  void ReadRegion(const Region& region, Image& image) override {
+    image.SetSize(region.width, region.height);
+    const size_t pixel_bytes =
+        static_cast<size_t>(channels_) * (max_ < 256 ? 1 : 2);
+    for (int y = 0; y < region.height; ++y) {
+      const size_t pixel =
+          static_cast<size_t>(region.y + y) * static_cast<size_t>(size_.width) +
+          static_cast<size_t>(region.x);
+      ReadRow(bytes_.data() + at_ + pixel * pixel_bytes,
+              {image.Row(y), image.row_bytes()});
     }
   }
 
  private:
+  void ReadRow(const uint8_t* from, std::span<uint8_t> row) const {
+    if (max_ == 255 && channels_ == 3) {
+      std::memcpy(row.data(), from, row.size());
+      return;
+    }
+    for (size_t i = 0; i < row.size();) {
+      uint8_t level = 0;
+      for (int c = 0; c < 3; ++c, ++i) {
+        if (c < channels_) level = NextLevel(from);
+        row[i] = level;
+      }
+    }
+  }
+
   const char* format() const { return channels_ == 1 ? "PGM" : "PPM"; }
 
   // Reads a sample and scales it to 255.
