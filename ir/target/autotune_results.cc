@@ -112,6 +112,8 @@ class Parser {
       origin.threads = static_cast<int>(*threads);
     } else if (key == "candidate" || key == "precision") {
       Choice(value, key == "precision");
+    } else if (key == "setting") {
+      Setting(value);
     } else if (key == "end") {
       End(value);
     } else {
@@ -139,6 +141,18 @@ class Parser {
       fresh = choices_.candidates.emplace(key, choice).second;
     }
     Check(fresh, "a second choice for one problem");
+    ++count_;
+  }
+
+  // --FLAG, or --FLAG VALUE
+  void Setting(std::string_view text) {
+    const size_t blank = std::min(text.find(' '), text.size());
+    const std::string flag(text.substr(0, blank));
+    Check(flag.starts_with("--") && flag.size() > 2,
+          fmt::format("expected a flag --NAME, got \"{}\"", text));
+    const std::string value(Trimmed(text.substr(blank)));
+    Check(choices_.settings.emplace(flag, value).second,
+          "a second setting for one flag");
     ++count_;
   }
 
@@ -212,8 +226,13 @@ std::string PrintAutotuneResults(const AutotuneResults& choices,
     text += fmt::format("precision {} {} = {}\n", key.first,
                         DTypeName(key.second), DTypeName(dtype));
   }
+  for (const auto& [flag, value] : choices.settings) {
+    text +=
+        fmt::format("setting {}{}{}\n", flag, value.empty() ? "" : " ", value);
+  }
   return text + fmt::format("end {}\n", choices.candidates.size() +
-                                            choices.precisions.size());
+                                            choices.precisions.size() +
+                                            choices.settings.size());
 }
 
 AutotuneResults ParseAutotuneResults(std::string_view text,

@@ -9,7 +9,8 @@
 //   library oneDNN 2.6.3
 //   candidate conv2d x=16x64x56x56 w=... groups=1 f32 = winograd  # 3.62 ms
 //   precision conv2d x=16x64x56x56 w=... groups=1 bf16 = f32
-//   end 2
+//   setting --batch-size 64
+//   end 3
 //
 // "candidate PROBLEM DTYPE = NAME": use this candidate of the target if the
 // operands have that dtype. "precision PROBLEM DTYPE = DTYPE": the precision of
@@ -35,6 +36,9 @@ struct AutotuneResults {
   std::map<Key, std::string> candidates;
   // Precision of the problem under mixed precision: the key's dtype or f32.
   std::map<Key, DType> precisions;
+  // Command-line flags of the fastest configuration, with their values: chosen
+  // by `fusor bench --auto`. Not part of the hash: they act as if given.
+  std::map<std::string, std::string> settings;
 
   // Where the results were measured; not part of the hash.
   struct Origin {
@@ -46,6 +50,7 @@ struct AutotuneResults {
   };
   Origin origin;
 
+  // Whether there is no result for any problem.
   bool empty() const { return candidates.empty() && precisions.empty(); }
   // Return null if there is no result.
   const std::string* FindCandidate(const std::string& problem,

@@ -24,13 +24,15 @@ def train(steps=2):
             "--iterations", steps]
 
 
-class TuneTest(unittest.TestCase):
+class TuneCase(unittest.TestCase):
+    """A file of choices for all tests of a class, which fill() writes."""
+
     @classmethod
     def setUpClass(cls):
         cls.shared = tempfile.TemporaryDirectory()
         cls.cache = pathlib.Path(cls.shared.name) / "cache"
         cls.choices = pathlib.Path(cls.shared.name) / "choices.txt"
-        cls.tuned = cls.json_of(*train(), "--tune", "--choices", cls.choices)
+        cls.fill()
 
     @classmethod
     def tearDownClass(cls):
@@ -67,6 +69,12 @@ class TuneTest(unittest.TestCase):
         path = self.folder / "edited.txt"
         path.write_text(text.replace(old, new, 1))
         return path
+
+
+class TuneTest(TuneCase):
+    @classmethod
+    def fill(cls):
+        cls.tuned = cls.json_of(*train(), "--tune", "--choices", cls.choices)
 
     def test_measures_writes_and_uses_the_results(self):
         text = self.choices.read_text()
@@ -166,6 +174,95 @@ class TuneTest(unittest.TestCase):
         self.fails(USAGE, "--tune measures this machine: expected --target "
                    f"{out['target']}, got {other}",
                    "compile", *small(), "--tune", "--target", other)
+
+
+class AutoTest(TuneCase):
+    """fusor bench --auto and fusor train --auto."""
+
+    @classmethod
+    def fill(cls):
+        # Given flags are not searched.
+        cls.chosen = cls.json_of(
+            "bench", "-a", "resnet20-cifar", "--num-classes", 10, "--threads",
+            1, "--fusion", "on", "--amp", "--image-size", 16, "--auto",
+            "--auto-budget", 40, "--choices", cls.choices)
+
+    def test_the_table_has_the_fastest_configuration(self):
+        trials = self.chosen["trials"]
+        self.assertGreaterEqual(len(trials), 3)
+        self.assertEqual(trials[0]["verdict"], "default")
+        self.assertEqual(trials[0]["batch"], "32")
+        for trial in trials:
+            self.assertEqual(set(trial) & {"precision", "fusion"}, set())
+            self.assertGreater(trial["modelled_images_per_second"], 0)
+        best = max(trials, key=lambda t: t.get("images_per_second", 0))
+        batch = self.chosen["settings"]["--batch-size"]
+        # A gain of less than 1 % does not count.
+        self.assertGreaterEqual(
+            1.011 * max(t["images_per_second"] for t in trials
+                        if t["batch"] == batch and "images_per_second" in t),
+            best["images_per_second"])
+        text = self.chosen["text"]
+        self.assertRegex(text, r"^auto      \d+ configurations, \d+ measured, "
+                         r"in \d+ s\n")
+        self.assertRegex(text, r"\n\* .*\n")
+        self.assertIn(f"wrote {self.choices}\n", text)
+        self.assertIn(f"\nsetting --batch-size {batch}\n",
+                      self.choices.read_text())
+
+    def test_settings_act_as_if_given(self):
+        command = ["compile", "-a", "resnet20-cifar", "--num-classes", 10,
+                   "--threads", 1]
+        file = self.file("--amp", "--batch-size 3")
+        chosen = self.json_of(*command, "--choices", file)
+        given = self.json_of(*command, "--amp", "-b", 3)
+        self.assertEqual(chosen["arena_bytes"], given["arena_bytes"])
+        # Flags of the command line come first.
+        chosen = self.json_of(*command, "--choices", file, "--dtype", "fp32",
+                              "-b", 5)
+        given = self.json_of(*command, "-b", 5)
+        self.assertEqual(chosen["arena_bytes"], given["arena_bytes"])
+
+    def with_settings(self, *settings):
+        kept = [line for line in self.choices.read_text().splitlines()
+                if not line.startswith(("setting", "candidate", "precision",
+                                        "end"))]
+        lines = [f"setting {setting}" for setting in settings]
+        return "\n".join([*kept, *lines, f"end {len(lines)}"]) + "\n"
+
+    def test_training_chooses_once_and_resumes_with_the_same(self):
+        run = ["train", "--synthetic", "-a", "resnet20-cifar", "--num-classes",
+               10, "--threads", 1, "--image-size", 16, "--fusion", "on",
+               "--dtype", "fp32", "--training-only", "--auto", "--auto-budget",
+               1, "--workspace", self.folder / "w", "--resume", "auto"]
+        first = self.run_fusor(*run, "--iterations", 1)
+        self.assertEqual(first.returncode, 0, first.stderr)
+        self.assertRegex(first.stdout, r"^auto      \d+ configurations")
+        self.assertIn("\ntrained   1 step in ", first.stdout)
+        self.assertTrue((self.folder / "w" / "auto.choices").exists())
+        again = self.run_fusor(*run, "--iterations", 2)
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn("auto      kept the choices of ", again.stdout)
+        self.assertIn("\nresumed   ", again.stdout)
+
+    def test_what_contradicts_it_is_rejected(self):
+        bench = ["bench", *small(), "--auto"]
+        self.fails(USAGE, "--auto: expected --choices FILE", *bench)
+        self.fails(USAGE, "--auto and --tune: expected one of them", *bench,
+                   "--tune", "--choices", self.folder / "c")
+        self.fails(USAGE, "--auto-budget requires --auto", "bench", *small(),
+                   "--auto-budget", 3)
+        self.fails(USAGE, "--choices: cannot write", *bench, "--choices",
+                   self.folder / "no" / "c")
+        self.fails(GRAPH, "expected a flag --NAME", "compile", *small(),
+                   "--choices", self.file("amp"))
+        self.fails(USAGE, "--winograd: expected on, off, got maybe", "compile",
+                   *small(), "--choices", self.file("--winograd maybe"))
+
+    def file(self, *settings):
+        path = self.folder / "settings"
+        path.write_text(self.with_settings(*settings))
+        return path
 
 
 if __name__ == "__main__":

@@ -79,6 +79,21 @@ TEST(ChoiceFile, ReadsWhatItWrites) {
   EXPECT_THROW(ReadAutotuneResults(folder / "other.txt"), Error);
 }
 
+TEST(ChoiceFile, SettingsAreFlagsAndNotPartOfTheHash) {
+  const std::string text =
+      With("end 3", "setting --amp\nsetting --batch-size 64\nend 5");
+  const AutotuneResults choices = ParseAutotuneResults(text, "c.txt");
+  EXPECT_EQ(choices.settings, (std::map<std::string, std::string>{
+                                  {"--amp", ""}, {"--batch-size", "64"}}));
+  EXPECT_EQ(choices.Hash(), ParseAutotuneResults(kText, "c.txt").Hash());
+  EXPECT_THAT(PrintAutotuneResults(choices),
+              HasSubstr("setting --amp\nsetting --batch-size 64\nend 5\n"));
+  EXPECT_THAT(ErrorOf(With("end 3", "setting amp\nend 4")),
+              HasSubstr("c.txt:9: expected a flag --NAME, got \"amp\""));
+  EXPECT_THAT(ErrorOf(With("end 3", "setting --amp\nsetting --amp\nend 5")),
+              HasSubstr("c.txt:10: a second setting for one flag"));
+}
+
 TEST(ChoiceFile, TheHashIsThatOfTheChoicesAlone) {
   const uint64_t hash = ParseAutotuneResults(kText, "c.txt").Hash();
   const auto of = [](const std::string& text) {

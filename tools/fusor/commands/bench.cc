@@ -22,6 +22,7 @@
 #include "tools/fusor/flags/model_flags.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/output/terminal.h"
+#include "tools/fusor/setup/auto_config.h"
 #include "tools/fusor/setup/batch_fit.h"
 #include "tools/fusor/setup/compile_setup.h"
 #include "tools/fusor/setup/data_source.h"
@@ -52,6 +53,7 @@ struct BenchFlags {
   std::string log_format = "text";
   SweepFlags sweep;
   MaxBatchFlags max_batch;
+  AutoFlags automatic;
   std::string json;
   std::map<std::string, std::string> settings;  // must be equal on all ranks
 };
@@ -85,8 +87,10 @@ class BenchCommand {
     flags_.json.clear();
   }
 
-  void Run() {
+  // Returns images per second on synthetic data; 0 if stopped.
+  double Run() {
     ranks_.Run([this] { RunRank(); });
+    return images_per_s_;
   }
 
  private:
@@ -285,6 +289,7 @@ class BenchCommand {
     if (measured.step_ms.empty()) return;
     const double median = Median(measured.step_ms);
     const double rate = ImagesPerStep() / median * 1e3;
+    if (images_per_s_ == 0) images_per_s_ = rate;
     double total = 0;
     for (double ms : measured.step_ms) total += ms / 1e3;
     const json data = DataJson(measured.data, total);
@@ -341,6 +346,7 @@ class BenchCommand {
   std::unique_ptr<runtime::Session> session_;
   runtime::Program* program_ = nullptr;
   bool stop_agreed_ = false;  // by all ranks
+  double images_per_s_ = 0;   // on synthetic data
 };
 
 void Sweep(const BenchFlags& flags) {
@@ -402,8 +408,44 @@ void SearchMaxBatch(const BenchFlags& flags) {
   WriteJson(flags.json, out);
 }
 
+void ChooseAutomatically(const BenchFlags& flags) {
+  FUSOR_CHECK(flags.data.path.empty() && flags.compile.dump.to.empty() &&
+                  !flags.compile.tune && flags.sweep.folder.empty() &&
+                  !flags.max_batch.find,
+              kUsage, "--auto and {}: expected one of them",
+              !flags.data.path.empty()         ? "DATA"
+              : !flags.compile.dump.to.empty() ? "--dump-to"
+              : flags.compile.tune             ? "--tune"
+              : flags.max_batch.find           ? "--find-max-batch"
+                                               : "--sweep");
+  FUSOR_CHECK(runtime::FindRankEnvironment(LauncherVariable).world_size == 1,
+              kUsage, "--auto measures on one rank: expected no launcher");
+  FUSOR_CHECK(!flags.compile.choices.empty(), kUsage,
+              "--auto: expected --choices FILE, to write the choices to");
+  CheckOutput("--json", flags.json);
+  const MeasureAuto measure = [&](const AutoStep& step, double seconds) {
+    BenchFlags own = flags;
+    own.model = step.model;
+    own.compile = step.compile;
+    own.warmup = 1;
+    own.iterations =
+        std::clamp<int64_t>(static_cast<int64_t>(1.5 / seconds), 3, 30);
+    own.json.clear();
+    return BenchCommand(own, {}, OpenNullStream()).Run();
+  };
+  json out = ChooseConfiguration(
+      flags.automatic, {flags.model, flags.compile}, flags.optimizer, measure,
+      flags.compile.choices, TextStream({flags.json}));
+  out["arch"] = models::CanonicalArch(flags.model.arch);
+  WriteJson(flags.json, out);
+}
+
 void RunBench(const BenchFlags& flags) {
   CheckLaunchFlags(flags.compile);
+  if (flags.automatic.on) {
+    ChooseAutomatically(flags);
+    return;
+  }
   if (flags.max_batch.find) {
     SearchMaxBatch(flags);
     return;
@@ -449,10 +491,12 @@ void AddBench(CLI::App& app, Run* run) {
   AddRankFlags(*command, flags->ranks);
   AddSweepFlags(*command, flags->sweep);
   AddMaxBatchFlags(*command, flags->max_batch);
+  AddAutoFlags(*command, flags->automatic);
   AddDebugFlags(*command, flags->debug);
   AddJsonFlag(*command, flags->json);
   command->callback([flags, command, run] {
     flags->settings = RankSettings(*command, kBenchSettings);
+    SettleAutoFlags(*command, flags->automatic);
     *run = [flags] { RunBench(*flags); };
   });
 }

@@ -14,6 +14,7 @@
 #include "codegen/compiler.h"
 #include "ir/io/printer.h"
 #include "ir/shard.h"
+#include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
@@ -28,6 +29,7 @@
 #include "tools/fusor/flags/train_flags.h"
 #include "tools/fusor/output/terminal.h"
 #include "tools/fusor/output/train_logs.h"
+#include "tools/fusor/setup/auto_config.h"
 #include "tools/fusor/setup/batch_fit.h"
 #include "tools/fusor/setup/compile_setup.h"
 #include "tools/fusor/setup/data_source.h"
@@ -474,12 +476,53 @@ void RunTraining(const TrainFlags& flags,
   TrainCommand(flags, std::move(file)).Run();
 }
 
+namespace {
+
+// Returns the file of choices of a run with --auto: kept in the workspace, for
+// runs that resume.
+std::string AutoFile(const TrainFlags& flags) {
+  if (!flags.compile.choices.empty()) return flags.compile.choices;
+  const std::string& workspace = flags.checkpoint.workspace;
+  if (!workspace.empty()) {
+    MakeFolder("--workspace", workspace);
+    return workspace + "/auto.choices";
+  }
+  const std::string cache = CacheDirectory();
+  FUSOR_CHECK(!cache.empty(), kUsage,
+              "--auto: expected --choices FILE or --workspace DIR, since there "
+              "is no cache folder (FUSOR_CACHE_DIR)");
+  MakeFolder("--auto", cache + "/choices");
+  const std::string file = fmt::format("{}/choices/auto.{}.txt", cache,
+                                       models::CanonicalArch(flags.model.arch));
+  std::error_code ignored;
+  std::filesystem::remove(file, ignored);
+  return file;
+}
+
+void ChooseAndTrain(const CLI::App& command, const TrainFlags& flags) {
+  FUSOR_CHECK(
+      runtime::FindRankEnvironment(LauncherVariable).world_size == 1, kUsage,
+      "--auto measures on one rank: run fusor bench --auto first and give the "
+      "file to all ranks with --choices");
+  FUSOR_CHECK(!flags.compile.tune, kUsage,
+              "--auto and --tune: expected one of them");
+  ChooseAndRestart(command, flags.automatic, AutoFile(flags),
+                   TextStream({flags.json}));
+}
+
+}  // namespace
+
 void AddTrain(CLI::App& app, Run* run) {
   auto flags = std::make_shared<TrainFlags>();
   CLI::App* command = app.add_subcommand("train", "Train a model");
   AddTrainFlags(*command, *flags);
+  AddAutoFlags(*command, flags->automatic);
   command->callback([flags, run, command] {
     SettleTrainFlags(*command, *flags);
+    if (flags->automatic.on) {
+      *run = [flags, command] { ChooseAndTrain(*command, *flags); };
+      return;
+    }
     *run = [flags] { RunTraining(*flags, {}); };
   });
 }

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <iterator>
@@ -15,6 +16,7 @@
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
+#include "ir/target/autotune_results.h"
 
 namespace fusor::tools {
 
@@ -171,6 +173,42 @@ std::vector<std::string> WithFlagsVariable(const CLI::App& app,
     FUSOR_CHECK(option->get_items_expected_max() > 0 || flag.words.size() == 1,
                 kUsage, "{}: {}: expected no value", kVariable, flag.name);
     added.insert(added.end(), flag.words.begin(), flag.words.end());
+  }
+  args.insert(args.begin() + static_cast<std::ptrdiff_t>(words), added.begin(),
+              added.end());
+  return args;
+}
+
+std::vector<std::string> WithChosenSettings(const CLI::App& app,
+                                            std::vector<std::string> args) {
+  const auto [command, words] = FindCommand(app, args);
+  std::string file;
+  for (size_t i = words; i < args.size() && args[i] != "--"; ++i) {
+    if (args[i] == "--tune" || args[i] == "--auto") return args;
+    if (args[i].starts_with("--choices=")) file = args[i].substr(10);
+    if (args[i] == "--choices" && i + 1 < args.size()) file = args[i + 1];
+  }
+  if (file.empty() || command->get_option_no_throw("--choices") == nullptr) {
+    return args;
+  }
+  // Flags that set the same thing.
+  constexpr std::array<std::string_view, 3> kPrecision = {"--amp", "--dtype",
+                                                          "--opt-level"};
+  const auto gives = [&](std::string_view name) {
+    const CLI::Option* option = command->get_option_no_throw(std::string(name));
+    return option != nullptr && Gives(args, *option);
+  };
+  std::vector<std::string> added;
+  for (const auto& [flag, value] : ir::ReadAutotuneResults(file).settings) {
+    const bool precision = std::find(kPrecision.begin(), kPrecision.end(),
+                                     flag) != kPrecision.end();
+    if (command->get_option_no_throw(flag) == nullptr || gives(flag) ||
+        (precision &&
+         std::any_of(kPrecision.begin(), kPrecision.end(), gives))) {
+      continue;
+    }
+    added.push_back(flag);
+    if (!value.empty()) added.push_back(value);
   }
   args.insert(args.begin() + static_cast<std::ptrdiff_t>(words), added.begin(),
               added.end());

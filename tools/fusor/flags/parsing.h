@@ -39,6 +39,13 @@ NamedCommand FindCommand(const CLI::App& app,
 std::vector<std::string> WithFlagsVariable(const CLI::App& app,
                                            std::vector<std::string> args);
 
+// Inserts the settings in the file of --choices (ir::AutotuneResults::settings)
+// after the command in `args`. Flags in `args` take precedence. Skips flags
+// that the command does not have, and files that --tune or --auto will write.
+// Throws what ir::ReadAutotuneResults throws.
+std::vector<std::string> WithChosenSettings(const CLI::App& app,
+                                            std::vector<std::string> args);
+
 // Returns a note for usage errors with the variable's value; "" if unset.
 std::string FlagsVariableNote();
 

@@ -11,6 +11,7 @@
 #include "tools/fusor/flags/rank_flags.h"
 #include "tools/fusor/flags/recipes.h"
 #include "tools/fusor/output/train_logs.h"
+#include "tools/fusor/setup/auto_config.h"
 #include "tools/fusor/setup/checkpointing.h"
 #include "tools/fusor/setup/debugging.h"
 
@@ -25,6 +26,7 @@ struct TrainFlags {
   CheckpointFlags checkpoint;
   LogFlags log;
   RecipeFlags recipe;
+  AutoFlags automatic;
   RankFlags ranks;
   int64_t epochs = 90;
   int64_t iterations = -1;

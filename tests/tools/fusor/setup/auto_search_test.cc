@@ -1,0 +1,166 @@
+#include "tools/fusor/setup/auto_search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ir/support/error.h"
+
+namespace fusor::tools {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+const std::vector<AutoDimension> kSpace = {
+    {"precision", {"fp32", "amp"}, {{}, {{"--amp", ""}}}},
+    {"winograd", {"on", "off"}, {{}, {{"--winograd", "off"}}}},
+    {"batch",
+     {"8", "16", "32", "64"},
+     {{{"--batch-size", "8"}},
+      {{"--batch-size", "16"}},
+      {{"--batch-size", "32"}},
+      {{"--batch-size", "64"}}},
+     /*ordered=*/true,
+     /*start=*/2}};
+
+// Speeds are products of one factor per dimension.
+struct Machine {
+  std::vector<std::vector<double>> factors;
+  double model_error = 1;  // of all choices that are not the default
+  double seconds = 1;      // per measurement
+  double budget = 1000;
+  double used = 0;
+  int measured = 0;
+
+  double Speed(const AutoPoint& point) const {
+    double speed = 1;
+    for (size_t d = 0; d < point.size(); ++d) speed *= factors[d][point[d]];
+    return speed;
+  }
+
+  AutoResult Search() {
+    return SearchAuto(
+        kSpace,
+        {.model =
+             [&](const AutoPoint& point) {
+               const bool first = point == AutoPoint{0, 0, 2};
+               return AutoSpeed{Speed(point) * (first ? 1 : model_error)};
+             },
+         .measure =
+             [&](const AutoPoint& point) {
+               ++measured;
+               used += seconds;
+               return AutoSpeed{Speed(point)};
+             },
+         .seconds_left = [&] { return budget - used; },
+         .stop = [] { return false; }});
+  }
+
+  double Exhaustive() const {
+    double best = 0;
+    for (size_t a = 0; a < 2; ++a) {
+      for (size_t b = 0; b < 2; ++b) {
+        for (size_t c = 0; c < 4; ++c) best = std::max(best, Speed({a, b, c}));
+      }
+    }
+    return best;
+  }
+};
+
+TEST(AutoSearch, FindsTheBestOfIndependentChoices) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<double> factor(0.8, 1.25);
+  for (int trial = 0; trial < 200; ++trial) {
+    // Speeds grow with the batch size up to a size, and fall then.
+    std::vector<double> batches = {1, 1, 1, 1};
+    const int top = static_cast<int>(random() % 4);
+    for (int i = top - 1; i >= 0; --i) batches[i] = batches[i + 1] * 0.9;
+    for (int i = top + 1; i < 4; ++i) batches[i] = batches[i - 1] * 0.9;
+    Machine machine{{{1, factor(random)}, {1, factor(random)}, batches}};
+    const AutoResult result = machine.Search();
+    EXPECT_GE(machine.Speed(result.trials[result.best].point),
+              0.98 * machine.Exhaustive());
+    EXPECT_LT(machine.measured, 16);
+  }
+}
+
+TEST(AutoSearch, SearchesAgainAtTheNewBatchSize) {
+  // In 16 bit only the large batch is faster.
+  Machine machine{{{1, 1}, {1, 0.9}, {0.7, 0.8, 1, 1.2}}};
+  const auto speed = [&](const AutoPoint& p) {
+    return machine.Speed(p) * (p[0] == 1 ? (p[2] == 3 ? 1.3 : 0.9) : 1);
+  };
+  const AutoResult result = SearchAuto(
+      kSpace, {[&](const AutoPoint& p) { return AutoSpeed{speed(p)}; },
+               [&](const AutoPoint& p) { return AutoSpeed{speed(p)}; },
+               [] { return 100.0; }, [] { return false; }});
+  EXPECT_THAT(result.trials[result.best].point, ElementsAre(1, 0, 3));
+}
+
+TEST(AutoSearch, DoesNotMeasureWhatTheModelFindsMuchSlower) {
+  Machine machine{{{1, 0.5}, {1, 0.6}, {0.3, 0.5, 1, 1.1}}};
+  const AutoResult result = machine.Search();
+  EXPECT_EQ(machine.measured, 2);
+  EXPECT_EQ(result.trials[1].verdict, "modelled 2.0x slower");
+  EXPECT_FALSE(result.trials[1].measured.has_value());
+}
+
+TEST(AutoSearch, EndsInTime) {
+  Machine machine{{{1, 1.1}, {1, 1.1}, {1, 1, 1, 1.1}},
+                  1,
+                  /*seconds=*/10,
+                  /*budget=*/25};
+  const AutoResult result = machine.Search();
+  EXPECT_LE(machine.used, 25);
+  EXPECT_EQ(machine.measured, 2);
+  EXPECT_THAT(result.trials[result.best].point, ElementsAre(1, 0, 2));
+  EXPECT_EQ(result.trials.back().verdict, "no time left");
+}
+
+TEST(AutoSearch, WhatCannotRunIsLeftOut) {
+  const AutoQueries queries = {
+      [](const AutoPoint& p) {
+        return p[2] == 3 ? AutoSpeed{0, "needs 9 GiB, 4 are free"}
+                         : AutoSpeed{1};
+      },
+      [](const AutoPoint& p) {
+        return p[0] == 1 ? AutoSpeed{0, "killed"} : AutoSpeed{1};
+      },
+      [] { return 100.0; }, [] { return false; }};
+  const AutoResult result = SearchAuto(kSpace, queries);
+  EXPECT_EQ(result.best, 0u);
+  const std::string table = AutoTable(kSpace, result);
+  EXPECT_THAT(table, ::testing::HasSubstr("  needs 9 GiB, 4 are free\n"));
+  EXPECT_THAT(table, ::testing::HasSubstr("-  killed\n"));
+  EXPECT_THAT(table,
+              ::testing::HasSubstr("*       fp32         on         32 "));
+}
+
+TEST(AutoSearch, ADefaultThatCannotRunIsAnError) {
+  const AutoQueries queries = {[](const AutoPoint&) {
+                                 return AutoSpeed{0, "no memory"};
+                               },
+                               [](const AutoPoint&) { return AutoSpeed{1}; },
+                               [] { return 100.0; }, [] { return false; }};
+  try {
+    SearchAuto(kSpace, queries);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUsage);
+    EXPECT_STREQ(error.what(),
+                 "--auto: the default cannot be measured: no memory");
+  }
+}
+
+TEST(AutoSearch, SettingsAreThoseOfThePoint) {
+  EXPECT_THAT(SettingsOf(kSpace, {1, 0, 1}),
+              ElementsAre(Pair("--amp", ""), Pair("--batch-size", "16")));
+}
+
+}  // namespace
+}  // namespace fusor::tools
