@@ -176,9 +176,34 @@ Value* Layers::Random(Shape shape) {
   return b_.Random(key, HyperParameter("step", DType::kI32), std::move(shape));
 }
 
-Value* Layers::Mix(Value* x, const std::function<Value*(Value*)>& of) {
+Value* Layers::LabelShare() {
+  return mixes() ? HyperParameter("mixup", DType::kF32) : nullptr;
+}
+
+Value* Layers::PixelShare(const Shape& shape, int64_t rows) {
+  Value* share = LabelShare();
+  if (!mixes() || !options_.cutmix) return share;
+  const auto inside = [&](int64_t dim, Value* begin, Value* end) {
+    Value* at = b_.Iota(DType::kI32, {shape[dim]}, 0);
+    Value* along =
+        b_.And(b_.Compare("ge", at, begin), b_.Compare("lt", at, end));
+    return b_.Broadcast(along, shape, {dim});
+  };
+  Value* left = HyperParameter("cutmix_left", DType::kI32);
+  Value* top = HyperParameter("cutmix_top", DType::kI32);
+  Value* right = HyperParameter("cutmix_right", DType::kI32);
+  Value* bottom = HyperParameter("cutmix_bottom", DType::kI32);
+  Value* cuts =
+      b_.And(b_.Compare("lt", left, right), b_.Compare("lt", top, bottom));
+  Value* outside = b_.Select(cuts, b_.ScalarLike(share, 1), share);
+  return b_.Select(
+      b_.And(inside(rows, top, bottom), inside(rows + 1, left, right)),
+      b_.ScalarLike(share, 0), outside);
+}
+
+Value* Layers::Mix(Value* x, Value* share,
+                   const std::function<Value*(Value*)>& of) {
   if (!mixes()) return of(x);
-  Value* share = HyperParameter("mixup", DType::kF32);
   const Shape& shape = x->type().shape;
   const std::vector<int64_t> zeros(shape.size(), 0);
   std::vector<int64_t> second = zeros;
@@ -202,7 +227,8 @@ Value* Layers::Images(ir::Where at) {
   if (options_.input == InputFormat::kF32Nchw) {
     Value* x = b_.graph().AddInput({DType::kF32, {n, 3, s, s}, {}},
                                    InputRole::kData, "images");
-    return Mix(x, [](Value* part) { return part; });
+    return Mix(x, PixelShare(x->type().shape, /*rows=*/2),
+               [](Value* part) { return part; });
   }
   Value* bytes = b_.graph().AddInput({DType::kU8, {n, s, s, 3}, {}},
                                      InputRole::kData, "images");
@@ -211,8 +237,8 @@ Value* Layers::Images(ir::Where at) {
   Value* mean = b_.Constant(DType::kF32, {3},
                             {options_.mean.begin(), options_.mean.end()});
   Value* scale = b_.Constant(DType::kF32, {3}, inverse);
-  Value* levels =
-      Mix(bytes, [&](Value* part) { return b_.Cast(part, DType::kF32); });
+  Value* levels = Mix(bytes, PixelShare(bytes->type().shape, /*rows=*/1),
+                      [&](Value* part) { return b_.Cast(part, DType::kF32); });
   Value* x = b_.Times(b_.Minus(levels, mean), scale);
   return b_.Transpose(x, {0, 3, 1, 2});
 }
@@ -236,12 +262,13 @@ Value* Layers::OneHot(Value* labels, Value* logits, double smoothing) {
 Value* Layers::SampleLoss(Value* logits, Value* labels, double smoothing) {
   if (options_.loss == Loss::kCrossEntropy) {
     // The loss of mixed one-hot labels is the weighted mean of the two losses.
-    return Mix(labels, [&](Value* part) {
+    return Mix(labels, LabelShare(), [&](Value* part) {
       return b_.CrossEntropy(logits, part, {.label_smoothing = smoothing});
     });
   }
-  Value* targets =
-      Mix(labels, [&](Value* part) { return OneHot(part, logits, smoothing); });
+  Value* targets = Mix(labels, LabelShare(), [&](Value* part) {
+    return OneHot(part, logits, smoothing);
+  });
   if (options_.loss == Loss::kMeanSquaredError) {
     Value* error = b_.Minus(logits, targets);
     return b_.ReduceMean(b_.Times(error, error), {1});

@@ -84,11 +84,20 @@ class Layers {
                 ir::Where at = {});
 
  private:
-  bool mixes() const { return training() && options_.mixup; }
-  // Without mixup, returns of(x). With mixup, returns per sample the weighted
-  // mean of of(x) and of `of` of the batch's next sample. `of` returns f32
-  // [N,..].
-  ir::Value* Mix(ir::Value* x, const std::function<ir::Value*(ir::Value*)>& of);
+  bool mixes() const {
+    return training() && (options_.mixup || options_.cutmix);
+  }
+  // Without mixup, returns of(x). With mixup, returns the weighted mean of
+  // of(x) and of `of` of the batch's next sample. `of` returns f32 [N,..].
+  // `share` is the weight of of(x), a scalar or of the same shape.
+  ir::Value* Mix(ir::Value* x, ir::Value* share,
+                 const std::function<ir::Value*(ir::Value*)>& of);
+  // Returns the weight of a sample's own label; null without mixup.
+  ir::Value* LabelShare();
+  // Returns the weight of a sample's own pixels, a scalar or of this shape;
+  // null without mixup. Rows of pixels are in dimension `rows`, columns in the
+  // next.
+  ir::Value* PixelShare(const ir::Shape& shape, int64_t rows);
   // Returns the loss of each sample, f32 [N]; NaN for labels out of range.
   ir::Value* SampleLoss(ir::Value* logits, ir::Value* labels, double smoothing);
   // Returns one-hot labels, smoothed, as f32 [N,C].

@@ -45,8 +45,14 @@ struct ModelOptions {
   Loss loss = Loss::kCrossEntropy;
   double label_smoothing = 0;
   // kTrain: mixes each sample with the next one of the batch. Input "mixup" is
-  // the sample's own weight.
+  // the weight of the sample itself.
   bool mixup = false;
+  // kTrain: mixes samples by CutMix, too. Pixels in the box of the inputs
+  // "cutmix_left" to "cutmix_right" and "cutmix_top" to "cutmix_bottom", ends
+  // excluded, are those of the next sample, all others are unchanged. The
+  // weight of the labels is "mixup". If the box is empty, images are mixed by
+  // "mixup".
+  bool cutmix = false;
   double norm_momentum = 0.1;  // weight of the new batch, as in PyTorch
   double norm_epsilon = 1e-5;
   // kTrain: batch normalisation over the batches of this many ranks together
@@ -63,7 +69,8 @@ struct ModelOptions {
 
 // A network with its loss, before differentiation. Inputs: "images", "labels"
 // i32 [N]; in kEval "weights" f32 [N], 0 for padding of the last batch; with
-// dropout "random_key" i64 and "step" i32; with mixup "mixup" f32. Parameters
+// dropout "random_key" i64 and "step" i32; with mixup or CutMix "mixup" f32;
+// with CutMix "cutmix_left" etc., i32. Parameters
 // and running statistics have torchvision's names. In kTrain running statistics
 // are aliased outputs, with PyTorch's unbiased variance.
 struct Model {

@@ -1,6 +1,8 @@
 #include "runtime/train/mixup.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "ir/support/hash.h"
 #include "ir/support/philox.h"
@@ -11,8 +13,8 @@ namespace {
 // A stream of uniform numbers in (0, 1).
 class Uniforms {
  public:
-  Uniforms(uint64_t seed, int64_t step)
-      : key_(HashCombine(HashCombine(HashBytes("mixup"), seed),
+  Uniforms(std::string_view name, uint64_t seed, int64_t step)
+      : key_(HashCombine(HashCombine(HashBytes(name), seed),
                          static_cast<uint64_t>(step))) {}
 
   double Next() {
@@ -52,14 +54,51 @@ double LogGamma(double shape, Uniforms& uniforms) {
   }
 }
 
+// Draws from Beta(alpha, alpha).
+double Beta(double alpha, Uniforms& uniforms) {
+  const double a = LogGamma(alpha, uniforms);
+  const double b = LogGamma(alpha, uniforms);
+  return 1 / (1 + std::exp(b - a));
+}
+
+// Draws torchvision's RandomCutMix.
+Mix DrawCutMix(double alpha, uint64_t seed, int64_t step, int image_size) {
+  Uniforms uniforms("cutmix", seed, step);
+  const double coefficient = Beta(alpha, uniforms);
+  const auto centre = [&] {
+    return static_cast<int>(uniforms.Next() * image_size);
+  };
+  const int x = centre();
+  const int y = centre();
+  const int half =
+      static_cast<int>(0.5 * std::sqrt(1 - coefficient) * image_size);
+  Mix mix;
+  mix.left = std::max(x - half, 0);
+  mix.top = std::max(y - half, 0);
+  mix.right = std::min(x + half, image_size);
+  mix.bottom = std::min(y + half, image_size);
+  const double area =
+      static_cast<double>(mix.right - mix.left) * (mix.bottom - mix.top);
+  mix.share = 1 - area / (static_cast<double>(image_size) * image_size);
+  return mix;
+}
+
 }  // namespace
 
 double MixupCoefficient(double alpha, uint64_t seed, int64_t step) {
   if (alpha == 0) return 1;
-  Uniforms uniforms(seed, step);
-  const double a = LogGamma(alpha, uniforms);
-  const double b = LogGamma(alpha, uniforms);
-  return 1 / (1 + std::exp(b - a));
+  Uniforms uniforms("mixup", seed, step);
+  return Beta(alpha, uniforms);
+}
+
+Mix DrawMix(const MixOptions& options, uint64_t seed, int64_t step,
+            int image_size) {
+  const bool cuts =
+      options.cutmix > 0 &&
+      (options.mixup == 0 || Uniforms("mixup-switch", seed, step).Next() <
+                                 options.switch_probability);
+  if (cuts) return DrawCutMix(options.cutmix, seed, step, image_size);
+  return {.share = MixupCoefficient(options.mixup, seed, step)};
 }
 
 }  // namespace fusor::runtime

@@ -12,7 +12,6 @@
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "runtime/program.h"
-#include "runtime/train/mixup.h"
 #include "runtime/train/step_results.h"
 
 namespace fusor::runtime {
@@ -33,6 +32,7 @@ uint64_t LossHash(uint64_t before, double loss) {
 // Indices of a program's inputs that the loop feeds; -1 if absent.
 struct Feed {
   int images, labels, weights, lr, key, step, mixup;
+  std::array<int, 4> box;
 
   explicit Feed(const Program& program) {
     const auto find = [&](const char* name) {
@@ -45,6 +45,8 @@ struct Feed {
     key = find("random_key");
     step = find("step");
     mixup = find("mixup");
+    box = {find("cutmix_left"), find("cutmix_top"), find("cutmix_right"),
+           find("cutmix_bottom")};
   }
 
   // The images must not change until `copied` has occurred.
@@ -165,11 +167,13 @@ class Loop {
     feed.SetBatch(program, batch, *copied_, slot);
     SetScalar(program, feed.lr, static_cast<float>(lr), slot);
     SetScalar(program, feed.step, static_cast<int32_t>(number), slot);
-    if (feed.mixup >= 0) {
-      SetScalar(program, feed.mixup,
-                static_cast<float>(
-                    MixupCoefficient(options_.mixup, options_.seed, number)),
-                slot);
+    if (feed.mixup < 0) return;
+    const Mix mix =
+        DrawMix(options_.mix, options_.seed, number, batch.image_size());
+    SetScalar(program, feed.mixup, static_cast<float>(mix.share), slot);
+    const int32_t box[] = {mix.left, mix.top, mix.right, mix.bottom};
+    for (size_t i = 0; i < feed.box.size(); ++i) {
+      SetScalar(program, feed.box[i], box[i], slot);
     }
   }
 

@@ -11,6 +11,7 @@
 #include "runtime/session.h"
 #include "runtime/state_store.h"
 #include "runtime/train/lr_schedule.h"
+#include "runtime/train/mixup.h"
 #include "runtime/train/overflow_monitor.h"
 
 namespace fusor::runtime {
@@ -36,7 +37,7 @@ struct TrainOptions {
   int64_t eval_every = 1;  // epochs between evaluations; 0: never
   LrScheduleOptions lr;
   uint64_t seed = 0;  // seed of dropout and mixup
-  double mixup = 0;   // mixup alpha, if the program has the input
+  MixOptions mix;     // if the program has the inputs
   // Micro-batches per update. All except the last run program `accumulate`
   // (ProgramKind::kAccumulate). A step is one update; the last step of an epoch
   // uses the remaining batches.

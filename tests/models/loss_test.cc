@@ -154,6 +154,24 @@ class MixupTest : public LossTest {
         .data[0];
   }
 
+  // Returns the loss if the graph cuts this box from the next images.
+  static double CutMixLossOf(const std::vector<double>& images,
+                             const std::vector<double>& labels, double left,
+                             double top, double right, double bottom) {
+    ModelOptions options = Options(GetParam());
+    options.cutmix = true;
+    return OutputsOf(Phase::kTrain, options,
+                     {{"images", images},
+                      {"labels", labels},
+                      {"mixup", {kShare}},
+                      {"cutmix_left", {left}},
+                      {"cutmix_top", {top}},
+                      {"cutmix_right", {right}},
+                      {"cutmix_bottom", {bottom}}})
+        .at("loss")
+        .data[0];
+  }
+
   static std::vector<double> Next(std::vector<double> values) {
     const auto sample = static_cast<std::ptrdiff_t>(values.size()) / kBatch;
     std::rotate(values.begin(), values.begin() + sample, values.end());
@@ -179,15 +197,43 @@ TEST_P(MixupTest, ImagesAndLossesAreMixedWithThoseOfTheNextSample) {
   EXPECT_GT(std::abs(own - other), 1e-2);
 }
 
+TEST_P(MixupTest, CutMixReplacesABoxAndMixesTheLosses) {
+  const ir::Tensor images = Images();
+  const std::vector<double> labels{4, 0, 2};
+  const std::vector<double> next = Next(images.data);
+  std::vector<double> mixed = images.data;
+  for (size_t i = 0; i < mixed.size(); ++i) {
+    const size_t x = i % 8;
+    const size_t y = i / 8 % 8;
+    if (x >= 2 && x < 7 && y >= 1 && y < 5) mixed[i] = next[i];
+  }
+  double expected = kShare * LossOf(false, mixed, labels) +
+                    (1 - kShare) * LossOf(false, mixed, Next(labels));
+  if (GetParam() == Loss::kMeanSquaredError) {
+    expected -= kShare * (1 - kShare) * 2 / kClasses;  // variance of the label
+  }
+  EXPECT_NEAR(CutMixLossOf(images.data, labels, 2, 1, 7, 5), expected, 1e-6);
+}
+
+TEST_P(MixupTest, AnEmptyBoxMixesWholeImages) {
+  const ir::Tensor images = Images();
+  const std::vector<double> labels{4, 0, 2};
+  const double mixed = LossOf(true, images.data, labels);
+  EXPECT_EQ(CutMixLossOf(images.data, labels, 0, 0, 0, 0), mixed);
+  EXPECT_EQ(CutMixLossOf(images.data, labels, 3, 1, 3, 5), mixed);
+}
+
 INSTANTIATE_TEST_SUITE_P(Losses, MixupTest,
                          ::testing::Values(Loss::kCrossEntropy,
                                            Loss::kBinaryCrossEntropy,
                                            Loss::kMeanSquaredError));
 
 TEST(Mixup, EvaluationDoesNotMix) {
-  const Model model = BuildModel("resnet20-cifar", Phase::kEval,
-                                 {.batch = 2, .image_size = 8, .mixup = true});
+  const Model model =
+      BuildModel("resnet20-cifar", Phase::kEval,
+                 {.batch = 2, .image_size = 8, .mixup = true, .cutmix = true});
   EXPECT_EQ(model.graph->FindInput("mixup"), nullptr);
+  EXPECT_EQ(model.graph->FindInput("cutmix_left"), nullptr);
 }
 
 }  // namespace

@@ -95,6 +95,7 @@ class ProgramFileTest(unittest.TestCase):
     def test_keeps_the_options_it_was_compiled_with(self):
         options = (*MODEL, "--amp", "--mean", "120,121,122", "--nesterov",
                    "--label-smoothing", "0.1", "--mixup", "0.2",
+                   "--cutmix-alpha", "1", "--mixup-switch-prob", "0.4",
                    "--dynamic-loss-scale", "--ema-decay", "0.9",
                    "--optimizer-batch-size", "8", "--amp-deny", "add",
                    "--fusion", "off")

@@ -76,10 +76,10 @@ Model ModelOf(std::shared_ptr<const ir::Graph> graph) {
 void FitModel(const Options& options, const std::vector<HostArray>& example,
               Model& model) {
   if (model.graph != nullptr) {
-    CheckKeywords(
-        options, model,
-        {"batch_size", "image_size", "num_classes", "fan", "zero_gamma",
-         "dropout", "loss", "label_smoothing", "mixup", "mean", "std"});
+    CheckKeywords(options, model,
+                  {"batch_size", "image_size", "num_classes", "fan",
+                   "zero_gamma", "dropout", "loss", "label_smoothing", "mixup",
+                   "cutmix_alpha", "mixup_switch_prob", "mean", "std"});
     return;
   }
   tools::ModelFlags flags = options.model;

@@ -15,6 +15,7 @@
 #include "runtime/checkpoint/weights.h"
 #include "runtime/state_store.h"
 #include "runtime/train/mixup.h"
+#include "tools/fusor/setup/model_setup.h"
 #include "tools/fusor/setup/session_setup.h"
 #include "tools/fusor/setup/tuning.h"
 #include "tools/inspect/report/plan_report.h"
@@ -182,9 +183,14 @@ double TrainingStep::Run(std::vector<HostArray> batch) {
     FeedScalar(*train_, ir::kLearningRate, static_cast<float>(lr_));
     FeedScalar(*train_, "random_key", static_cast<int64_t>(options_.seed));
     FeedScalar(*train_, "step", static_cast<int32_t>(steps_));
-    FeedScalar(*train_, "mixup",
-               static_cast<float>(runtime::MixupCoefficient(
-                   options_.model.mixup, options_.seed, steps_)));
+    const runtime::Mix mix =
+        runtime::DrawMix(tools::MixOf(options_.model), options_.seed, steps_,
+                         static_cast<int>(model_.options.image_size));
+    FeedScalar(*train_, "mixup", static_cast<float>(mix.share));
+    FeedScalar(*train_, "cutmix_left", static_cast<int32_t>(mix.left));
+    FeedScalar(*train_, "cutmix_top", static_cast<int32_t>(mix.top));
+    FeedScalar(*train_, "cutmix_right", static_cast<int32_t>(mix.right));
+    FeedScalar(*train_, "cutmix_bottom", static_cast<int32_t>(mix.bottom));
     train_->Run();
     ++steps_;
     return train_->ReadScalar(loss_);

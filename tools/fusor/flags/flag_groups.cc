@@ -7,6 +7,7 @@
 #include "ir/support/error.h"
 #include "ir/support/str.h"
 #include "passes/passes.h"
+#include "runtime/data/augment/auto_augment.h"
 #include "runtime/train/lr_schedule.h"
 #include "tools/fusor/flags/model_flags.h"
 #include "tools/fusor/flags/parsing.h"
@@ -100,6 +101,24 @@ void SelectModel(const CLI::App& app, const std::string& arch, ModelFlags& f) {
   UseExported(arch, f);
 }
 
+void AddMixFlags(CLI::App& app, ModelFlags& f) {
+  app.add_option("--mixup,--mixup-alpha", f.mixup,
+                 "Mix pairs of images and labels by Beta(A, A) (0: off)")
+      ->capture_default_str()
+      ->type_name("A")
+      ->check(Number(0, 1e6));
+  app.add_option("--cutmix-alpha", f.cutmix,
+                 "Paste a box of another image, of area Beta(A, A) (0: off)")
+      ->capture_default_str()
+      ->type_name("A")
+      ->check(Number(0, 1e6));
+  app.add_option("--mixup-switch-prob", f.mixup_switch,
+                 "Share of steps with CutMix, if mixup is on, too")
+      ->capture_default_str()
+      ->type_name("P")
+      ->check(Number(0, 1));
+}
+
 }  // namespace
 
 void AddModelFlags(CLI::App& app, ModelFlags& f) {
@@ -142,11 +161,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
                  "Label smoothing, in [0, 1)")
       ->capture_default_str()
       ->check(Number(0, 0.999));
-  app.add_option("--mixup", f.mixup,
-                 "Mix pairs of images and labels by Beta(A, A) (0: off)")
-      ->capture_default_str()
-      ->type_name("A")
-      ->check(Number(0, 1e6));
+  AddMixFlags(app, f);
   app.add_option("--mean", f.mean,
                  "Means of red, green and blue, on a scale of 0 to 255")
       ->expected(3)
@@ -166,7 +181,8 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
   // The module determines these settings.
   for (const char* name :
        {"--arch", "--batch-size", "--image-size", "--fan", "--zero-gamma",
-        "--dropout", "--loss", "--label-smoothing", "--mixup"}) {
+        "--dropout", "--loss", "--label-smoothing", "--mixup", "--cutmix-alpha",
+        "--mixup-switch-prob"}) {
     module->excludes(app.get_option(name));
   }
 }
@@ -537,6 +553,46 @@ void AddReaderFlags(CLI::App& app, DataFlags& f) {
   AddLoaderFlags(app, f);
 }
 
+namespace {
+
+void AddAugmentFlags(CLI::App& app, AugmentFlags& f) {
+  app.add_option("--auto-augment", f.policy,
+                 "Automatic augmentation: ra (RandAugment), ta_wide, imagenet")
+      ->capture_default_str()
+      ->check(OneOf({"none", "ra", "ta_wide", "imagenet"}));
+  app.add_option("--ra-magnitude", f.magnitude, "Magnitude of RandAugment")
+      ->capture_default_str()
+      ->check(WholeNumber(0, runtime::kMagnitudeBins - 1));
+  app.add_option("--color-jitter", f.jitter,
+                 "Jitter of brightness, contrast and saturation (, and hue)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("X[,C,S[,H]]")
+      ->check(Number(0, 100));
+  app.add_option("--lighting", f.lighting,
+                 "Standard deviation of AlexNet's PCA lighting (0: off)")
+      ->capture_default_str()
+      ->check(Number(0, 100));
+  const auto probability = [&app](const char* name, double& value,
+                                  const char* help) {
+    app.add_option(name, value, help)
+        ->capture_default_str()
+        ->type_name("P")
+        ->check(Number(0, 1));
+  };
+  probability("--gray", f.grey, "Probability of a grey image");
+  probability("--blur", f.blur, "Probability of a Gaussian blur");
+  probability("--random-erase", f.erasing,
+              "Probability of a region of the mean colour");
+  app.add_flag("--ra-sampler", f.repeats,
+               "Repeat each image, with other augmentations, in a batch");
+  app.add_option("--ra-reps", f.repetitions, "Repetitions of --ra-sampler")
+      ->capture_default_str()
+      ->check(WholeNumber(1, 64));
+}
+
+}  // namespace
+
 void AddDataFlags(CLI::App& app, DataFlags& f) {
   AddReaderFlags(app, f);
   const Heading heading(app, kData);
@@ -546,6 +602,7 @@ void AddDataFlags(CLI::App& app, DataFlags& f) {
                  "pad-crop, exact")
       ->check(
           OneOf({"random-resized-crop", "centre-crop", "pad-crop", "exact"}));
+  AddAugmentFlags(app, f.augment);
   app.add_option("--max-per-class", f.max_per_class,
                  "Use only the first images of each class (0: all)")
       ->capture_default_str()

@@ -127,6 +127,19 @@ void AddOptimizerFlags(CLI::App& app, OptimizerFlags& flags);
 // Declares the learning rate schedule.
 void AddScheduleFlags(CLI::App& app, OptimizerFlags& flags);
 
+// Random changes of training images; see runtime::RandomOpsOptions.
+struct AugmentFlags {
+  std::string policy = "none";
+  int magnitude = 9;
+  std::vector<double> jitter;  // one, three or four values
+  double lighting = 0;
+  double grey = 0;
+  double blur = 0;
+  double erasing = 0;
+  bool repeats = false;
+  int repetitions = 3;
+};
+
 struct DataFlags {
   int rank = 0;  // not flags: this process's shard of the data
   int world_size = 1;
@@ -135,7 +148,8 @@ struct DataFlags {
   int workers = 2;
   int prefetch = 4;
   std::string bad_record = "fail";
-  std::string transform;      // for training; empty: by arch
+  std::string transform;  // for training; empty: by arch
+  AugmentFlags augment;
   std::string val_transform;  // for evaluation; empty: by arch
   int64_t val_resize = 0;     // shorter side; 0: from the crop
   int64_t val_crop = 0;       // 0: the image size

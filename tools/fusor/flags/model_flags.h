@@ -23,6 +23,8 @@ struct ModelFlags {
   std::string loss = "cross-entropy";
   double label_smoothing = 0;
   double mixup = 0;
+  double cutmix = 0;
+  double mixup_switch = 0.5;
   std::vector<double> mean, std;    // 3 values; empty: ImageNet's or CIFAR's
   std::vector<std::string> freeze;  // regular expressions
 };
@@ -37,9 +39,9 @@ struct ModelFlags {
 // is normalised by --mean and --std like the images of built-in models.
 // "labels" is the only integer data input [N]. "weights" is the only float data
 // input [N], 0 for images that do not count. Hyper-parameters are "lr",
-// "random_key", "step" and "mixup". A training module has the output "loss", an
-// evaluation module "loss_sum", "top1" and "top5", a prediction module "logits"
-// [N,C].
+// "random_key", "step", "mixup" and "cutmix_left" etc. A training module has
+// the output "loss", an evaluation module "loss_sum", "top1" and "top5", a
+// prediction module "logits" [N,C].
 void UseModule(const std::string& path, ModelFlags& flags);
 
 // As above, for a graph.

@@ -30,6 +30,7 @@ struct Rule {
   // divided by the number of ranks, {--flag|X} by that flag's value or X.
   std::string_view becomes = "";
   // Why the flag has no effect, or, if `becomes` is kRejected, cannot have one.
+  // Of a default: what the recipe has and fusor lacks.
   std::string_view note = "";
   std::string_view with = "";     // applies only if this flag is given,
   std::string_view without = "";  // only if this one is not
@@ -149,7 +150,7 @@ constexpr Rule kTf1[] = {
 constexpr Rule kGluon[] = {
     {"", 0,
      "-b 128 --lr 0.05 --warmup 10 --lr-schedule cosine --nesterov "
-     "--mom 0.9 --wd 1e-4 -c fan-in -p 40"},
+     "--mom 0.9 --wd 1e-4 -c fan-in -p 40 --color-jitter 0.4 --lighting 0.1"},
     {"", 0, "--bn-weight-decay", "", "", "--no-wd"},
     // The rate is one rank's.
     {"", 0, "--lr-scale-batch {--batch-size|128}", "", "", "--lr-mode"},
@@ -279,11 +280,78 @@ constexpr Rule kPaddle[] = {
     {"--use-gpu=false", 1, "--backend cpu"},
 };
 
+// torchvision's reference script for its weights IMAGENET1K_V1 and V2.
+constexpr Rule kTorchvision1[] = {
+    {"", 0, "--milestones 30,60", "", "", "--milestones"},
+    {"", 0,
+     "--arch resnet50 --lr 0.1 --lr-scale-batch 256 --lr-schedule step "
+     "--gamma 0.1 --epochs 90 --mom 0.9 --wd 1e-4 --bn-weight-decay"},
+};
+constexpr Rule kTorchvision2[] = {
+    {"", 0,
+     "--arch resnet50 --image-size 176 --val-resize-size 232 "
+     "--val-crop-size 224 --lr 0.5 --lr-scale-batch 1024 --lr-schedule cosine "
+     "--lr-update epoch --warmup 5 --epochs 600 --mom 0.9 --wd 2e-5 "
+     "--label-smoothing 0.1 --mixup-alpha 0.2 --cutmix-alpha 1 "
+     "--auto-augment ta_wide --random-erase 0.1 --ra-sampler --ra-reps 4 "
+     "--ema-decay 0.999966",
+     "averages of running statistics, weight decay of the last bias"},
+};
+
+// timm's procedures A1 to A3: Wightman et al., "ResNet strikes back", 2021.
+constexpr std::string_view kTimmMissing =
+    "timm's RandAugment (torchvision's is used), bicubic interpolation, "
+    "stochastic depth";
+constexpr Rule kTimmA1[] = {
+    {"", 0,
+     "--arch resnet50 --image-size 224 --val-resize-size 235 "
+     "--val-crop-size 224 --optimizer lamb --lr 0.005 --lr-scale-batch 2048 "
+     "--wd 0.01 --clip-grad-norm 1 --lr-schedule cosine --lr-update epoch "
+     "--warmup 5 --epochs 600 --loss bce --label-smoothing 0.1 "
+     "--mixup-alpha 0.2 --cutmix-alpha 1 --auto-augment ra --ra-magnitude 7 "
+     "--ra-sampler --ra-reps 3",
+     kTimmMissing},
+};
+constexpr Rule kTimmA2[] = {
+    {"", 0,
+     "--arch resnet50 --image-size 224 --val-resize-size 235 "
+     "--val-crop-size 224 --optimizer lamb --lr 0.005 --lr-scale-batch 2048 "
+     "--wd 0.02 --clip-grad-norm 1 --lr-schedule cosine --lr-update epoch "
+     "--warmup 5 --epochs 300 --loss bce --mixup-alpha 0.1 --cutmix-alpha 1 "
+     "--auto-augment ra --ra-magnitude 7 --ra-sampler --ra-reps 3",
+     kTimmMissing},
+};
+constexpr Rule kTimmA3[] = {
+    {"", 0,
+     "--arch resnet50 --image-size 160 --val-resize-size 235 "
+     "--val-crop-size 224 --optimizer lamb --lr 0.008 --lr-scale-batch 2048 "
+     "--wd 0.02 --clip-grad-norm 1 --lr-schedule cosine --lr-update epoch "
+     "--warmup 5 --epochs 100 --loss bce --mixup-alpha 0.1 --cutmix-alpha 1 "
+     "--auto-augment ra --ra-magnitude 6",
+     "timm's RandAugment (torchvision's is used), bicubic interpolation"},
+};
+
+// Bello et al., 2021: the training of ResNet-RS.
+constexpr Rule kResNetRs[] = {
+    {"", 0,
+     "--arch resnet50 --image-size 160 --lr 0.1 --lr-scale-batch 256 "
+     "--lr-schedule cosine --warmup 5 --epochs 350 --mom 0.9 --wd 4e-5 "
+     "--label-smoothing 0.1 --auto-augment ra --ra-magnitude 30 "
+     "--ema-decay 0.9999",
+     "ResNet-RS's stem and squeeze-and-excitation, dropout 0.25"},
+};
+
 constexpr Recipe kRecipes[] = {{"pytorch", kPyTorch},
                                {"apex", kApex},
                                {"tf1", kTf1},
                                {"gluon", kGluon},
-                               {"paddle", kPaddle}};
+                               {"paddle", kPaddle},
+                               {"torchvision-v1", kTorchvision1},
+                               {"torchvision-v2", kTorchvision2},
+                               {"timm-a1", kTimmA1},
+                               {"timm-a2", kTimmA2},
+                               {"timm-a3", kTimmA3},
+                               {"resnet-rs-50", kResNetRs}};
 
 std::string WithDashes(std::string flag) {
   std::replace(flag.begin(), flag.end(), '_', '-');
@@ -327,8 +395,11 @@ class Translator {
     const auto append = [&](const std::vector<std::string>& more) {
       translated.insert(translated.end(), more.begin(), more.end());
     };
+    std::string missing;
     for (const Rule* rule : rules_) {
-      if (rule->flag.empty() && Applies(*rule)) append(Expand(*rule, {}));
+      if (!rule->flag.empty() || !Applies(*rule)) continue;
+      append(Expand(*rule, {}));
+      missing += rule->note;
     }
     std::vector<std::string> ignored;
     for (const Item& item : items) {
@@ -347,6 +418,7 @@ class Translator {
           fmt::format("recipe    {}: {}", name_,
                       Join(translated, " ", [](const auto& w) { return w; })));
     }
+    if (!missing.empty()) notes.push_back("without   " + missing);
     if (!ignored.empty()) {
       notes.push_back("ignored   " +
                       Join(ignored, ", ", [](const auto& i) { return i; }));

@@ -9,7 +9,8 @@
 namespace fusor::tools {
 
 // Published training scripts whose command lines `fusor train` accepts, such as
-// "tf1", NVIDIA's ResNet-50 for TensorFlow 1.
+// "tf1", NVIDIA's ResNet-50 for TensorFlow 1, and recipes without a command
+// line, such as "timm-a1".
 std::vector<std::string> RecipeNames();
 
 // What became of a published command line.

@@ -8,6 +8,7 @@
 
 #include "ir/support/error.h"
 #include "tools/fusor/flags/parsing.h"
+#include "tools/fusor/setup/model_setup.h"
 #include "tools/fusor/setup/session_setup.h"
 #include "tools/fusor/setup/tuning.h"
 
@@ -164,7 +165,7 @@ runtime::TrainOptions MakeTrainOptions(const TrainFlags& flags,
   options.eval_every = flags.eval_every;
   if (flags.stop_at_top1 > 0) options.stop_at_top1 = flags.stop_at_top1 / 100;
   options.seed = flags.data.seed;
-  options.mixup = flags.model.mixup;
+  options.mix = MixOf(flags.model);
   options.micro_batches = MicroBatches(flags);
   options.graph_steps = flags.compile.graph_steps;
   CheckLaunchFlags(flags.compile);

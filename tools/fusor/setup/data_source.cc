@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <array>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -15,6 +17,40 @@
 
 namespace fusor::tools {
 namespace {
+
+runtime::RandomOpsOptions MakeRandomOps(const AugmentFlags& flags,
+                                        const ModelFlags& model) {
+  using Policy = runtime::AutoAugmentPolicy;
+  runtime::RandomOpsOptions ops;
+  ops.policy = flags.policy == "ra"         ? Policy::kRandAugment
+               : flags.policy == "ta_wide"  ? Policy::kTrivialAugmentWide
+               : flags.policy == "imagenet" ? Policy::kImageNet
+                                            : Policy::kNone;
+  ops.magnitude = flags.magnitude;
+  const std::vector<double>& jitter = flags.jitter;
+  FUSOR_CHECK(jitter.size() < 5 && jitter.size() != 2, kUsage,
+              "--color-jitter: expected one, three or four numbers, got {}",
+              jitter.size());
+  if (!jitter.empty()) {
+    ops.brightness = jitter[0];
+    ops.contrast = jitter.size() > 1 ? jitter[1] : jitter[0];
+    ops.saturation = jitter.size() > 1 ? jitter[2] : jitter[0];
+    ops.hue = jitter.size() > 3 ? jitter[3] : 0;
+    FUSOR_CHECK(ops.hue <= 0.5, kUsage,
+                "--color-jitter: expected a jitter of the hue of at most 0.5, "
+                "got {}",
+                ops.hue);
+  }
+  ops.lighting = flags.lighting;
+  ops.grey = flags.grey;
+  ops.blur = flags.blur;
+  ops.erasing = flags.erasing;
+  const std::array<double, 3> mean = MakeModelOptions(model, 0).mean;
+  for (size_t c = 0; c < 3; ++c) {
+    ops.erased_colour[c] = static_cast<uint8_t>(std::lround(mean[c]));
+  }
+  return ops;
+}
 
 runtime::Transform MakeTransform(const DataFlags& data, const ModelFlags& model,
                                  bool training) {
@@ -47,6 +83,7 @@ runtime::Transform MakeTransform(const DataFlags& data, const ModelFlags& model,
                    : name == "centre-crop"       ? Kind::kCentreCrop
                    : name == "pad-crop"          ? Kind::kPadCrop
                                                  : Kind::kExact;
+  transform.ops = MakeRandomOps(data.augment, model);
   return transform;
 }
 
@@ -57,6 +94,9 @@ runtime::LoaderOptions MakeLoader(const DataFlags& data,
   options.transform = MakeTransform(data, model, training);
   options.training = training;
   options.seed = data.seed;
+  if (training && data.augment.repeats) {
+    options.repetitions = data.augment.repetitions;
+  }
   options.rank = data.rank;
   options.world_size = data.world_size;
   options.threads = data.workers;
@@ -135,7 +175,8 @@ std::unique_ptr<runtime::BatchSource> OpenTraining(
         runtime::Sampler({.samples = images->size(),
                           .batch_size = options.batch_size,
                           .world_size = options.world_size,
-                          .training = true})
+                          .training = true,
+                          .repetitions = options.repetitions})
             .batches_per_epoch();
     const int64_t updates = runtime::UpdatesPerEpoch(per_epoch, micro_batches);
     options.start_epoch = start / updates;

@@ -18,6 +18,12 @@ int64_t ImageSize(const ModelFlags& flags) {
   return IsCifar(flags) ? 32 : 224;
 }
 
+runtime::MixOptions MixOf(const ModelFlags& flags) {
+  return {.mixup = flags.mixup,
+          .cutmix = flags.cutmix,
+          .switch_probability = flags.mixup_switch};
+}
+
 models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes) {
   models::ModelOptions options;
   options.batch = flags.batch;
@@ -41,6 +47,7 @@ models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes) {
   if (flags.loss == "mse") options.loss = models::Loss::kMeanSquaredError;
   options.label_smoothing = flags.label_smoothing;
   options.mixup = flags.mixup > 0;
+  options.cutmix = flags.cutmix > 0;
   options.freeze = flags.freeze;
   if (IsCifar(flags)) {
     options.mean = {125.3, 123.0, 113.9};

@@ -153,6 +153,22 @@ TEST_F(RecipesTest, WhatCannotBeFollowedIsRejected) {
             "--evaluate: use fusor eval DATA --weights FILE to evaluate");
 }
 
+TEST_F(RecipesTest, ARecipeWithoutACommandLinePutsItsFlagsInFront) {
+  EXPECT_THAT(
+      Translate("DATA --recipe timm-a3 --lr 0.3"),
+      ::testing::AllOf(::testing::StartsWith("--arch resnet50 "),
+                       ::testing::EndsWith(" DATA --recipe timm-a3 --lr 0.3")));
+  EXPECT_EQ(notes_.back(),
+            "without   timm's RandAugment (torchvision's is used), bicubic "
+            "interpolation");
+  EXPECT_THAT(Translate("--recipe torchvision-v1"),
+              HasSubstr("--milestones 30,60"));
+  EXPECT_EQ(notes_.size(), 1);
+  // A list would collect the values.
+  EXPECT_THAT(Translate("--recipe torchvision-v1 --milestones 9"),
+              ::testing::Not(HasSubstr("30,60")));
+}
+
 TEST_F(RecipesTest, LaunchedCommandsAreSeparated) {
   const auto separate = [&](const std::string& words) {
     return Text(SeparateCommand(app_, Split(words)));
