@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Compares the input rate of one core between fusor's data formats and
-torchvision, on the same images. Programs are interleaved.
+torchvision, tf.data, DALI and FFCV, on the same images. Programs are
+interleaved.
 
-    input_rates.py --bin build/bin [--data DATA/train] [--python VENV/bin/python]
-        [--rounds 5] [--images 500] [--out RESULTS]
+    input_rates.py --bin build/bin [--data DATA/train] [--rounds 5]
+        [--python VENV/bin/python ...] [--images 500] [--out RESULTS]
 
 --data is an image folder without train and val; samples are made if it is left
 out. A peer that is not installed is left out. Writes RESULTS.json and prints a
@@ -30,6 +31,11 @@ CONVERTED = {
     "raw shards, 256": ["pixels", "--size", "256"],
 }
 REFERENCE = "image folder"
+# Loader of peer_rate.py: name, and the module that it needs.
+PEERS = {"pil": ("torchvision, PIL", "torchvision"),
+         "torchvision": ("torchvision's decoder", "torchvision"),
+         "tf.data": ("tf.data", "tensorflow"),
+         "dali": ("DALI, CPU", "nvidia.dali"), "ffcv": ("FFCV", "ffcv")}
 
 
 def run(*command):
@@ -55,11 +61,13 @@ def programs_of(args, sets):
     """Returns a command for each program."""
     programs = {name: [args.bin / "input_rate", path]
                 for name, path in sets.items()}
-    if args.python:
-        for decoder, name in [("pil", "torchvision, PIL"),
-                              ("torchvision", "torchvision's decoder")]:
-            programs[name] = [args.python, HERE / "torchvision_rate.py",
-                              args.data, "--decoder", decoder]
+    for loader, (name, module) in PEERS.items():
+        for python in args.python:
+            if subprocess.run([python, "-c", f"import {module}"], check=False,
+                              capture_output=True).returncode == 0:
+                programs[name] = [python, HERE / "peer_rate.py", args.data,
+                                  "--loader", loader]
+                break
     return programs
 
 
@@ -104,8 +112,8 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, required=True,
                         help="folder of fusor and input_rate")
     parser.add_argument("--data", type=pathlib.Path)
-    parser.add_argument("--python", type=pathlib.Path,
-                        help="interpreter that has torchvision")
+    parser.add_argument("--python", nargs="*", default=[],
+                        help="interpreters that have peers")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--out", type=pathlib.Path)
