@@ -26,7 +26,9 @@ def commands():
 
 
 def small(words, samples):
-    words = [word.replace("DATA", str(samples)) for word in words]
+    records = any("--rec-train" in word for word in words)
+    data = str(samples.parent / "recordio" if records else samples)
+    words = [word.replace("DATA", data) for word in words]
     if "--nproc_per_node" in words:
         words[words.index("--nproc_per_node") + 1] = "2"
         words = [word for word in words if "master_port" not in word]
@@ -44,7 +46,12 @@ class RecipesTest(unittest.TestCase):
             subprocess.run([FUSOR, "data", "make-samples", "--out", samples,
                             "--train-images", "4", "--val-images", "1"],
                            check=True, capture_output=True)
-            (samples / "tfrecords").symlink_to(samples)
+            # For the scripts of TensorFlow and MXNet.
+            for form in "tfrecord", "recordio":
+                subprocess.run([FUSOR, "data", "convert", samples,
+                                folder / form, "--format", form],
+                               check=True, capture_output=True)
+            (folder / "tfrecord").rename(samples / "tfrecords")
             known = list(commands())
             self.assertGreaterEqual(len(known), 14)
             for number, (words, recipe) in enumerate(known):
@@ -61,6 +68,7 @@ class RecipesTest(unittest.TestCase):
                     self.assertRegex(result.stdout, r"\ntrained   2 steps in ")
                     shown = re.findall("^recipe .*", result.stdout, re.M)
                     shown = [line.replace(str(samples), "DATA").replace(
+                        str(folder / "recordio"), "DATA").replace(
                         " " + " ".join(SMALL), "") for line in shown]
                     self.assertEqual(shown, [recipe] if recipe else [])
 
