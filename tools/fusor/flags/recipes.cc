@@ -282,10 +282,10 @@ constexpr Rule kPaddle[] = {
 
 // torchvision's reference script for its weights IMAGENET1K_V1 and V2.
 constexpr Rule kTorchvision1[] = {
-    {"", 0, "--milestones 30,60", "", "", "--milestones"},
     {"", 0,
      "--arch resnet50 --lr 0.1 --lr-scale-batch 256 --lr-schedule step "
-     "--gamma 0.1 --epochs 90 --mom 0.9 --wd 1e-4 --bn-weight-decay"},
+     "--milestones 30,60 --gamma 0.1 --epochs 90 --mom 0.9 --wd 1e-4 "
+     "--bn-weight-decay"},
 };
 constexpr Rule kTorchvision2[] = {
     {"", 0,
@@ -526,6 +526,11 @@ class Translator {
     std::vector<std::string> words;
     std::istringstream stream{std::string(rule.becomes)};
     for (std::string word; stream >> word;) {
+      // A list collects values instead of replacing them.
+      if (rule.flag.empty() && word == "--milestones" && IsGiven(word)) {
+        stream >> word;
+        continue;
+      }
       if (word.starts_with("{") && word.ends_with("}")) {
         word = Value(word.substr(1, word.size() - 2), rule, values);
       }

@@ -165,8 +165,12 @@ TEST_F(RecipesTest, ARecipeWithoutACommandLinePutsItsFlagsInFront) {
               HasSubstr("--milestones 30,60"));
   EXPECT_EQ(notes_.size(), 1);
   // A list would collect the values.
-  EXPECT_THAT(Translate("--recipe torchvision-v1 --milestones 9"),
-              ::testing::Not(HasSubstr("30,60")));
+  for (const char* name : {"torchvision-v1", "apex", "tf1"}) {
+    EXPECT_THAT(Translate(std::string("--milestones 9 --recipe ") + name),
+                ::testing::AllOf(::testing::Not(HasSubstr("30,60")),
+                                 HasSubstr("--gamma 0.1"),
+                                 HasSubstr("--milestones 9")));
+  }
 }
 
 TEST_F(RecipesTest, LaunchedCommandsAreSeparated) {
