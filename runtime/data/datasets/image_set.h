@@ -24,6 +24,9 @@ class ImageSet : public Dataset {
 
   // Warnings about the whole set, one line each.
   const std::vector<std::string>& warnings() const { return warnings_; }
+  void AddWarning(std::string warning) {
+    warnings_.push_back(std::move(warning));
+  }
 
   // The format in words, such as "image folder".
   std::string_view format() const { return format_; }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <regex>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -147,6 +149,31 @@ std::vector<Shard> OfSplit(const std::string& path, std::vector<Shard> shards,
   return shards;
 }
 
+// Returns a warning if names such as train-00003-of-01024 show that files are
+// missing; "" otherwise.
+std::string MissingFiles(const std::vector<std::string>& files) {
+  static const std::regex kNumbered(R"((.*-)(\d{1,9})-of-(\d{1,9})(\D.*)?)");
+  std::set<std::string> names;
+  std::smatch parts;
+  std::string last;
+  for (const std::string& file : files) {
+    last = fs::path(file).filename().string();
+    if (!std::regex_match(last, parts, kNumbered)) return "";
+    names.insert(last);
+  }
+  const int64_t count = std::stoll(parts[3]);
+  if (count <= std::ssize(names)) return "";
+  for (int64_t i = 0;; ++i) {
+    const std::string name =
+        fmt::format("{}{:0{}}-of-{}{}", parts[1].str(), i, parts[2].length(),
+                    parts[3].str(), parts[4].str());
+    if (!names.contains(name)) {
+      return fmt::format("{} of {} files are missing, first {}",
+                         count - std::ssize(names), count, name);
+    }
+  }
+}
+
 // Opens the split of an archive.
 std::unique_ptr<ImageSet> OpenZip(const std::string& path,
                                   const DatasetOptions& options) {
@@ -194,6 +221,11 @@ std::unique_ptr<ImageSet> OpenShards(const std::string& path,
       break;
   }
   FUSOR_ASSERT(images != nullptr, "{}: a shard of no format", path);
+  const std::string missing = MissingFiles(files);
+  if (!missing.empty()) {
+    images->AddWarning(
+        fmt::format("{} {}: {}", images->format(), path, missing));
+  }
   return options.max_per_class == 0
              ? std::move(images)
              : FirstOfEachClass(std::move(images), options.max_per_class);
@@ -201,21 +233,26 @@ std::unique_ptr<ImageSet> OpenShards(const std::string& path,
 
 }  // namespace
 
-bool HasSplits(const std::string& path) {
+std::vector<Split> NamedSplits(const std::string& path) {
   std::error_code ignored;  // treat inaccessible paths as missing
-  std::vector<Shard> shards;
-  if (fs::is_directory(path, ignored)) {
-    const Splits splits = SplitsOf(path);
-    if (splits.train || !splits.val.empty()) return true;
-    shards = ShardsAmong(FilesOf(path));
-  } else {
-    shards = ShardsAmong(Matches(path));
+  const bool is_folder = fs::is_directory(path, ignored);
+  Splits splits;
+  if (is_folder) splits = SplitsOf(path);
+  if (!splits.train && splits.val.empty()) {
+    const std::vector<Shard> shards =
+        ShardsAmong(is_folder ? FilesOf(path) : Matches(path));
+    if (shards.size() == 1 && shards.front().format == ShardFormat::kZip) {
+      splits = SplitsOfZip(shards.front().path);
+    }
+    if (!splits.train && splits.val.empty()) {
+      splits = {.train = AnyNamed(shards, "train"),
+                .val = AnyNamed(shards, "val") ? "val" : ""};
+    }
   }
-  if (shards.size() == 1 && shards.front().format == ShardFormat::kZip) {
-    const Splits splits = SplitsOfZip(shards.front().path);
-    return splits.train || !splits.val.empty();
-  }
-  return AnyNamed(shards, "train") || AnyNamed(shards, "val");
+  std::vector<Split> named;
+  if (splits.train) named.push_back(Split::kTrain);
+  if (!splits.val.empty()) named.push_back(Split::kVal);
+  return named;
 }
 
 std::unique_ptr<ImageSet> OpenDataset(const std::string& path,

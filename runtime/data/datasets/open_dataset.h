@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/data/datasets/image_set.h"
 
@@ -40,7 +41,8 @@ struct DatasetOptions {
 std::unique_ptr<ImageSet> OpenDataset(const std::string& path,
                                       const DatasetOptions& options);
 
-// Returns whether DATA tells training and validation images apart.
-bool HasSplits(const std::string& path);
+// Returns which splits DATA tells apart; empty if OpenDataset returns the same
+// images for both.
+std::vector<Split> NamedSplits(const std::string& path);
 
 }  // namespace fusor::runtime

@@ -158,6 +158,12 @@ Sample PackedImages::Read(int64_t index,
   const auto begin = static_cast<size_t>(LoadLittle<uint64_t>(entry.row));
   const auto size =
       static_cast<size_t>(LoadLittle<uint64_t>(entry.row.subspan(8)));
+  // Bounds the memory that counts as this process's.
+  constexpr size_t kMappedBytes = 64 << 20;
+  if (loaded_bytes_.fetch_add(size) + size > kMappedBytes) {
+    loaded_bytes_ = 0;
+    for (const auto& file : files_) file->Release();
+  }
   entry.file->Load(begin, size);
   const auto bytes = entry.file->bytes().subspan(begin, size);
   const auto stored = LoadLittle<uint32_t>(entry.row.subspan(16));

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -66,6 +68,7 @@ class PackedImages : public ImageSet {
   Entry Find(int64_t index) const;
 
   std::vector<std::unique_ptr<MappedFile>> files_;
+  mutable std::atomic<size_t> loaded_bytes_ = 0;  // since the last release
   // Copies of the files' indices: a file that becomes shorter takes its own
   // away.
   std::vector<std::vector<uint8_t>> indices_;

@@ -46,6 +46,12 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) munmap(const_cast<uint8_t*>(data_), size_);
 }
 
+void MappedFile::Release() const {
+  if (data_ != nullptr) {
+    madvise(const_cast<uint8_t*>(data_), size_, MADV_DONTNEED);
+  }
+}
+
 void MappedFile::Load(size_t offset, size_t size) const {
   FUSOR_ASSERT(offset <= size_ && size <= size_ - offset,
                "{}: {} bytes at {} of {}", path_, size, offset, size_);

@@ -9,7 +9,7 @@
 namespace fusor::runtime {
 
 // A file in memory, read by the system when it is accessed. Its pages count as
-// this process's memory, but the system may drop them at any time.
+// this process's memory until Release.
 class MappedFile {
  public:
   // Throws `code` with the system's error message.
@@ -25,6 +25,10 @@ class MappedFile {
   // read, e.g. since the file has become shorter; an access would end the
   // process. Kernels before Linux 5.14 read on access only.
   void Load(size_t offset, size_t size) const;
+
+  // Unmaps the pages. They stay in the system's cache, and an access maps them
+  // again.
+  void Release() const;
 
  private:
   const std::string path_;

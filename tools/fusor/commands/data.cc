@@ -98,19 +98,32 @@ void ConvertSplit(const ConvertFlags& flags, const runtime::ImageSet& images,
       report.kept == 0 ? "" : fmt::format(", {} of them kept", report.kept));
 }
 
+struct NamedSet {
+  std::string name;  // "data" if the set does not tell splits apart
+  std::unique_ptr<runtime::ImageSet> images;
+};
+
+// Opens all splits of a set. Prints their warnings.
+std::vector<NamedSet> OpenSplits(const std::string& path) {
+  const std::vector<runtime::Split> splits = runtime::NamedSplits(path);
+  std::vector<NamedSet> sets;
+  if (splits.empty()) sets.push_back({"data", runtime::OpenDataset(path, {})});
+  for (const runtime::Split split : splits) {
+    sets.push_back({split == runtime::Split::kTrain ? "train" : "val",
+                    runtime::OpenDataset(path, {.split = split})});
+  }
+  for (const NamedSet& set : sets) {
+    for (const std::string& warning : set.images->warnings()) Warn(warning);
+  }
+  return sets;
+}
+
 void ConvertSet(const ConvertFlags& flags) {
-  const auto open = [&](runtime::Split split) {
-    auto images = runtime::OpenDataset(flags.source, {.split = split});
-    if (images == nullptr) return images;
-    for (const std::string& warning : images->warnings()) Warn(warning);
-    return images;
-  };
-  const bool splits = runtime::HasSplits(flags.source);
-  const auto train = open(runtime::Split::kTrain);
-  const auto val = splits ? open(runtime::Split::kVal) : nullptr;
+  const std::vector<NamedSet> sets = OpenSplits(flags.source);
   MakeFolder("DST", flags.folder);
-  ConvertSplit(flags, *train, splits ? "train" : "data");
-  if (val != nullptr && !StopRequested()) ConvertSplit(flags, *val, "val");
+  for (const NamedSet& set : sets) {
+    if (!StopRequested()) ConvertSplit(flags, *set.images, set.name);
+  }
 }
 
 void AddConvert(CLI::App& data, Run* run) {
@@ -160,28 +173,25 @@ void Inspect(const InspectFlags& flags) {
   FILE* text = TextStream({flags.json, flags.html});
   CheckOutput("--json", flags.json);
   CheckOutput("--html", flags.html);
-  const bool splits = runtime::HasSplits(flags.source);
   std::vector<inspect::DatasetReport> reports;
   std::vector<std::string> names;
   nlohmann::json out = nlohmann::json::object();
-  for (const auto split : {runtime::Split::kTrain, runtime::Split::kVal}) {
-    const bool train = split == runtime::Split::kTrain;
-    if (!train && !splits) continue;
-    const auto images = runtime::OpenDataset(flags.source, {.split = split});
-    if (images == nullptr) continue;
-    for (const std::string& warning : images->warnings()) Warn(warning);
-    names.emplace_back(!splits ? "data" : train ? "train" : "val");
-    Progress progress(names.back());
+  for (const NamedSet& set : OpenSplits(flags.source)) {
     constexpr int kPictures = 120;
-    reports.push_back(inspect::InspectDataset(
-        *images,
-        {.threads = flags.threads,
-         .pictures = flags.html.empty() ? 0 : kPictures,
-         .progress = [&](int64_t done) { progress.Show(done, images->size()); },
-         .stop = StopRequested}));
+    {
+      Progress progress(set.name);
+      reports.push_back(inspect::InspectDataset(
+          *set.images,
+          {.threads = flags.threads,
+           .pictures = flags.html.empty() ? 0 : kPictures,
+           .progress =
+               [&](int64_t done) { progress.Show(done, set.images->size()); },
+           .stop = StopRequested}));
+    }
     if (StopRequested()) return;
-    fmt::print(text, "{}", inspect::DatasetText(reports.back(), names.back()));
-    out[names.back()] = inspect::DatasetJson(reports.back());
+    names.push_back(set.name);
+    fmt::print(text, "{}", inspect::DatasetText(reports.back(), set.name));
+    out[set.name] = inspect::DatasetJson(reports.back());
   }
   WriteJson(flags.json, out);
   if (!flags.html.empty()) {

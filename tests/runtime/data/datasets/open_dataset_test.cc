@@ -19,6 +19,8 @@ using ::fusor::testing::ShardBytes;
 using ::fusor::testing::TestSample;
 using ::fusor::testing::WriteTestText;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class OpenDatasetTest : public ::testing::Test {
  protected:
@@ -65,6 +67,16 @@ TEST_F(OpenDatasetTest, FindsTheSplitsOfShardsInOneFolder) {
   EXPECT_THAT(List(folder_.path(), Split::kVal), ElementsAre("0 v", "1 v'"));
 }
 
+TEST_F(OpenDatasetTest, ListsTheSplitsThatAreNamed) {
+  WriteRecords("a/val-0", "v");
+  EXPECT_THAT(NamedSplits(folder_ / "a"), ElementsAre(Split::kVal));
+  EXPECT_THAT(NamedSplits(folder_ / "a/val-0"), ElementsAre(Split::kVal));
+  WriteRecords("b/train/x", "t");
+  EXPECT_THAT(NamedSplits(folder_ / "b"), ElementsAre(Split::kTrain));
+  EXPECT_THAT(NamedSplits(folder_ / "b/train"), IsEmpty());
+  EXPECT_THAT(NamedSplits(folder_ / "none"), IsEmpty());
+}
+
 TEST_F(OpenDatasetTest, OtherShardsAreForBothSplits) {
   WriteRecords("b", "b");
   WriteRecords("a", "a");
@@ -92,6 +104,18 @@ TEST_F(OpenDatasetTest, KeepsTheFirstOfEachClass) {
   EXPECT_THAT(ListSamples(*images), ElementsAre("0 a", "1 a'"));
   EXPECT_NE(images->Fingerprint(),
             OpenDataset(folder_.path(), {})->Fingerprint());
+}
+
+TEST_F(OpenDatasetTest, MissingFilesOfANumberedSetAreAWarning) {
+  WriteRecords("train-00000-of-00003.tfrecord", "a");
+  WriteRecords("train-00002-of-00003.tfrecord", "c");
+  EXPECT_THAT(OpenDataset(folder_.path(), {})->warnings(),
+              ElementsAre(HasSubstr("1 of 3 files are missing, first "
+                                    "train-00001-of-00003.tfrecord")));
+  WriteRecords("train-00001-of-00003.tfrecord", "b");
+  EXPECT_THAT(OpenDataset(folder_.path(), {})->warnings(), IsEmpty());
+  WriteRecords("train-more", "d");
+  EXPECT_THAT(OpenDataset(folder_.path(), {})->warnings(), IsEmpty());
 }
 
 TEST_F(OpenDatasetTest, WhatItCannotOpenIsAnError) {

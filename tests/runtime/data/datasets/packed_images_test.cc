@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -137,6 +138,26 @@ TEST_F(PackedImagesTest, FilesOfOtherClassesAreAnError) {
         PackedImages("", {folder_ / "a", folder_ / "b"});
       },
       DataError(folder_ / "b", "expected the classes of " + (folder_ / "a")));
+}
+
+TEST_F(PackedImagesTest, FewPagesAreMappedAtATime) {
+  const auto mapped_megabytes = [] {
+    std::ifstream status("/proc/self/status");
+    std::string line;
+    while (std::getline(status, line) && !line.starts_with("RssFile:")) {
+    }
+    return std::stol(line.substr(line.find_first_of("0123456789"))) / 1024;
+  };
+  Write("a", ShardBytes(ShardFormat::kPacked,
+                        std::vector<TestSample>(
+                            40, {std::string(4 << 20, 'x'), 0, "cat"})));
+  const PackedImages images = Open();
+  const int64_t before = mapped_megabytes();
+  std::vector<uint8_t> storage;
+  for (int64_t i = 0; i < images.size(); ++i) {
+    images.Read(i, storage);
+    EXPECT_LT(mapped_megabytes(), before + 100);
+  }
 }
 
 TEST_F(PackedImagesTest, AFileThatHasBecomeShorterIsAnError) {

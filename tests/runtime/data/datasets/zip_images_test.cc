@@ -25,6 +25,7 @@ using ::fusor::testing::ListSamples;
 using ::fusor::testing::WriteTestText;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 namespace fs = std::filesystem;
 
@@ -88,13 +89,13 @@ TEST_F(ZipImagesTest, FindsSplitsBelowOuterFolders) {
                     {outer + "val/b/3.jpg", "3"},
                     {"__MACOSX/" + outer + "x/._1.jpg", "x"}});
     const std::string path = folder_ / "a.zip";
-    EXPECT_TRUE(HasSplits(path));
+    EXPECT_THAT(NamedSplits(path), ElementsAre(Split::kTrain, Split::kVal));
     EXPECT_THAT(ListSamples(*OpenDataset(path, {})), ElementsAre("0 1", "1 2"));
     EXPECT_THAT(ListSamples(*OpenDataset(path, {.split = Split::kVal})),
                 ElementsAre("0 3"));
   }
   Write("a.zip", {{"a/1.jpg", "1"}, {"b/2.jpg", "2"}});
-  EXPECT_FALSE(HasSplits(folder_ / "a.zip"));
+  EXPECT_THAT(NamedSplits(folder_ / "a.zip"), IsEmpty());
   EXPECT_EQ(OpenDataset(folder_.path(), {.split = Split::kVal})->size(), 2);
 }
 
