@@ -43,6 +43,11 @@ void ReadImage(std::string_view bytes);
 void ReadSpeedLog(std::string_view bytes);
 void ReadStatsTrace(std::string_view bytes);
 void ReadRunLog(std::string_view bytes);
+void ReadTfExample(std::string_view bytes);  // dataset_formats.cc
+void ReadRecordIo(std::string_view bytes);
+void ReadTarArchive(std::string_view bytes);
+void ReadZip(std::string_view bytes);
+void ReadShard(std::string_view bytes);
 void ReadStore(std::string_view bytes);         // store_format.cc
 void ReadTorchArchive(std::string_view bytes);  // torch_format.cc
 void ReadTorchProgram(std::string_view bytes);

@@ -6,8 +6,10 @@
 
 #include <fmt/core.h>
 #include <onnx/onnx_pb.h>
+#include <zip.h>
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -23,9 +25,12 @@
 #include "models/onnx/onnx_ops.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/data/datasets/recordio.h"
+#include "runtime/data/files/little_endian.h"
 #include "runtime/distributed/store_server.h"
 #include "runtime/program_file.h"
 #include "tests/fakes/fake_compiler.h"
+#include "tests/testing/dataset_files.h"
 #include "tests/testing/image_files.h"
 #include "tests/testing/plan_runner.h"
 #include "tests/testing/random_graph.h"
@@ -398,6 +403,50 @@ void WriteOnnxFunction() {
   Write("onnx", "function", model.SerializeAsString());
 }
 
+// Archives with libzip, stored and deflated.
+std::string ZipOf(const std::map<std::string, std::string>& files,
+                  zip_int32_t method) {
+  const test::TemporaryFolder folder;
+  int error = 0;
+  zip_t* zip = zip_open((folder / "z").c_str(), ZIP_CREATE, &error);
+  for (const auto& [name, bytes] : files) {
+    const zip_int64_t index =
+        zip_file_add(zip, name.c_str(),
+                     zip_source_buffer(zip, bytes.data(), bytes.size(), 0), 0);
+    zip_set_file_compression(zip, static_cast<zip_uint64_t>(index), method, 0);
+  }
+  zip_close(zip);
+  return Read(folder / "z");
+}
+
+// Sets of three samples, whose images are text.
+void WriteDatasets() {
+  using runtime::ShardFormat;
+  std::string magic;
+  runtime::AppendLittle(runtime::kRecordIoMagic, magic);
+  const std::vector<testing::TestSample> samples = {
+      {"image", 0, "cat"}, {"an" + magic + "image", 1, "dog"}, {"", 1, "dog"}};
+  constexpr size_t kHeader = 12;
+  constexpr size_t kFraming = 16;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const std::string record =
+        testing::ShardBytes(ShardFormat::kTfRecord, {samples[i]});
+    Write("tf-example", fmt::format("{}", i),
+          record.substr(kHeader, record.size() - kFraming));
+  }
+  Write("recordio", "set",
+        testing::ShardBytes(ShardFormat::kRecordIo, samples));
+  Write("tar", "set", testing::ShardBytes(ShardFormat::kTar, samples));
+  Write("shard", "set", testing::ShardBytes(ShardFormat::kPacked, samples));
+  const std::map<std::string, std::string> files = {
+      {"s/train/a/1.jpg", "image"},
+      {"s/train/b/2.jpg", "image"},
+      {"s/val/a/3.jpg", "image image image"},
+      {"s/readme", "text"}};
+  Write("zip", "stored", ZipOf(files, ZIP_CM_STORE));
+  Write("zip", "deflated", ZipOf(files, ZIP_CM_DEFLATE));
+}
+
 // Models exported by PyTorch, and one model per operator. The latter have
 // tensors of ones, and a constant that many operators accept as shape, axes or
 // index.
@@ -465,6 +514,7 @@ int main(int argc, char** argv) {
     WriteWeights();
     WriteManifests();
     WriteImages();
+    WriteDatasets();
     WriteLogs();
     WriteMessages();
     WriteCommandLines();

@@ -35,6 +35,10 @@ MAGIC = {
                  r"\x89PNG\x0d\x0a\x1a\x0a", "RIFF", "WEBP", "VP8 ", "VP8L",
                  "VP8X", "ALPH", "ANIM", "ANMF", "GIF89a", r"\x21\xf9\x04",
                  "BM", "P5", "P6", "255"]),
+    "recordio": [r"\x0a\x23\xd7\xce"],
+    "tar": ["ustar", r"\x1f\x8b\x08", "path=", "size="],
+    "zip": [r"PK\x01\x02", r"PK\x03\x04", r"PK\x05\x06", r"PK\x06\x06",
+            r"PK\x06\x07"],
 }
 MAX_WORDS = 400
 # Maximum bytes of an input. Seeds of these formats are longer than others.
