@@ -5,9 +5,11 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 FUSOR = sys.argv.pop(1)
@@ -244,6 +246,29 @@ class AutoTest(TuneCase):
         self.assertEqual(again.returncode, 0, again.stderr)
         self.assertIn("auto      kept the choices of ", again.stdout)
         self.assertIn("\nresumed   ", again.stdout)
+
+    def test_ctrl_c_leaves_no_file(self):
+        file = self.folder / "c"
+        run = subprocess.Popen(
+            [FUSOR, "bench", "-a", "resnet20-cifar", "-b", "256", "--auto",
+             "--choices", file], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+            env=dict(os.environ, FUSOR_CACHE_DIR=str(self.cache)))
+        time.sleep(4)  # planning, or measuring the default
+        run.send_signal(signal.SIGINT)
+        _, errors = run.communicate(timeout=300)
+        self.assertEqual(run.returncode, 128 + signal.SIGINT, errors)
+        self.assertFalse(file.exists())
+
+    def test_settings_apply_to_a_file_of_the_variable(self):
+        file = self.file("--batch-size 3")
+        command = ["compile", "-a", "resnet20-cifar", "--num-classes", 10,
+                   "--threads", 1]
+        given = self.json_of(*command, "-b", 3)
+        os.environ["FUSOR_FLAGS"] = f"--choices {file}"
+        self.addCleanup(os.environ.pop, "FUSOR_FLAGS")
+        self.assertEqual(self.json_of(*command)["arena_bytes"],
+                         given["arena_bytes"])
 
     def test_what_contradicts_it_is_rejected(self):
         bench = ["bench", *small(), "--auto"]

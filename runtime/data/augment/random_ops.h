@@ -43,7 +43,7 @@ enum class JitterOp { kBrightness, kContrast, kSaturation, kHue };
 struct Jitter {
   std::array<JitterOp, 4> order = {JitterOp::kBrightness, JitterOp::kContrast,
                                    JitterOp::kSaturation, JitterOp::kHue};
-  // Of the four ops: factors, and the turn of the hue.
+  // By JitterOp: the factors of the first three, and the rotation of the hue.
   std::array<double, 4> values = {1, 1, 1, 0};
 };
 

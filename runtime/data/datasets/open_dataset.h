@@ -26,8 +26,8 @@ struct DatasetOptions {
 //     below, and a split without subfolder has no images;
 //   - a folder with one subfolder per class: an ImageFolder;
 //   - a folder of shards: files of one of the formats of DetectFormat, in
-//     bytewise order of their names, and no subfolder but for indices (idx,
-//     idx_files);
+//     bytewise order of their names. Its only subfolders are those of index
+//     files (idx, idx_files);
 //   - a zip archive of an image folder, with or without train and val;
 //   - a glob such as 'DATA/part-*', or the name of a file.
 //

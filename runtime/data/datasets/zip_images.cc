@@ -20,7 +20,7 @@ struct ZipImage {
   ZipEntry entry;
 };
 
-// What an archive holds below its outermost folders.
+// The contents of an archive, without the folders that enclose everything.
 struct Contents {
   std::string top;  // path of the outermost folders
   std::vector<ZipImage> images;

@@ -58,7 +58,7 @@ class GifReader : public WholeImageReader {
     started_ = true;
     const GifFileType& gif = *state_.gif;
     const std::array<Colour, 256> colours = Colours();
-    // What the frame leaves free is transparent.
+    // Pixels outside the frame are transparent.
     Fill(colours[transparent_ < 0 ? 0 : transparent_], image);
     // An interlaced image has four passes.
     struct Pass {

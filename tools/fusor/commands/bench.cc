@@ -436,6 +436,7 @@ void ChooseAutomatically(const BenchFlags& flags) {
   json out = ChooseConfiguration(
       flags.automatic, {flags.model, flags.compile}, flags.optimizer, measure,
       flags.compile.choices, TextStream({flags.json}));
+  if (out.is_null()) return;  // stopped
   out["arch"] = models::CanonicalArch(flags.model.arch);
   WriteJson(flags.json, out);
 }

@@ -69,8 +69,8 @@ void ParseArguments(CLI::App& app, std::vector<std::string> args) {
   });
   args = SeparateCommand(app, std::move(args));
   args = SpellWithDashes(app, std::move(args));
-  args = WithChosenSettings(app, std::move(args));
   args = WithFlagsVariable(app, std::move(args));
+  args = WithChosenSettings(app, std::move(args));
   app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
   CheckValues(app);
 }

@@ -30,7 +30,7 @@ struct Rule {
   // divided by the number of ranks, {--flag|X} by that flag's value or X.
   std::string_view becomes = "";
   // Why the flag has no effect, or, if `becomes` is kRejected, cannot have one.
-  // Of a default: what the recipe has and fusor lacks.
+  // Only in a default: the parts of the recipe that fusor does not have.
   std::string_view note = "";
   std::string_view with = "";     // applies only if this flag is given,
   std::string_view without = "";  // only if this one is not

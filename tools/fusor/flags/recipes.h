@@ -13,7 +13,7 @@ namespace fusor::tools {
 // line, such as "timm-a1".
 std::vector<std::string> RecipeNames();
 
-// What became of a published command line.
+// The result of translating a published command line.
 struct RecipeFlags {
   std::string name;                // of the recipe; "" none, or recognise it
   std::vector<std::string> notes;  // lines for the user

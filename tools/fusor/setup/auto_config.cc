@@ -109,6 +109,7 @@ class Chooser {
                  .measure = [&](const AutoPoint& p) { return Measure(p); },
                  .seconds_left = [&] { return SecondsLeft(); },
                  .stop = StopRequested});
+    if (StopRequested()) return nullptr;
     const AutoTrial& best = result.trials[result.best];
     ir::AutotuneResults choices;
     if (IsTuned(best.point)) {
@@ -253,8 +254,10 @@ class Chooser {
         if (IsTuned(point)) StopAfter(left);
         return {{"rate", measure_(StepOf(point), seconds_[point])}};
       });
-      if (!out.is_object()) return {0, "stopped"};
-      return {out["rate"], ""};
+      // A stopped measurement has no rate.
+      const double rate = out.is_object() ? out["rate"].get<double>() : 0;
+      if (rate <= 0) return {0, "not finished in time"};
+      return {rate, ""};
     } catch (const Error& error) {
       return {0, error.what()};
     }

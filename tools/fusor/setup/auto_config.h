@@ -36,8 +36,9 @@ using MeasureAuto = std::function<double(const AutoStep& step, double seconds)>;
 // convolution algorithms of a training step, except those that are given, in
 // about flags.budget seconds. Plans and measures in child processes. Prints the
 // table of what was tried to `text`, and writes the winner to `file` as
-// autotune results with settings. Returns {"file", "settings", "trials"}.
-// Throws kUsage if the file cannot be written or the default cannot run.
+// autotune results with settings. Returns {"file", "settings", "trials"}, or
+// null after a stop signal, without writing. Throws kUsage if the file cannot
+// be written or the default cannot run.
 nlohmann::json ChooseConfiguration(const AutoFlags& flags, const AutoStep& base,
                                    const OptimizerFlags& optimizer,
                                    const MeasureAuto& measure,

@@ -26,6 +26,7 @@ class PointSearch {
       start.push_back(dimension.start);
     }
     Try(start);
+    if (queries_.stop()) return std::move(result_);
     const AutoTrial& first = result_.trials[0];
     FUSOR_CHECK(first.measured.has_value() && first.measured->failure.empty(),
                 kUsage, "--auto: the default cannot be measured: {}",

@@ -12,7 +12,7 @@ namespace fusor::tools {
 // A flag and its value; "" for a flag without one: {"--amp", ""}.
 using AutoSetting = std::pair<std::string, std::string>;
 
-// What one flag, or a few together, may be. The first choice is the default.
+// A setting to search, with its possible choices. The first one is the default.
 struct AutoDimension {
   std::string name;  // "precision"
   std::vector<std::string> labels;
@@ -55,7 +55,8 @@ struct AutoQueries {
 // Searches the fastest point, one dimension after another, from the default on.
 // Measures a choice only if the model does not find it much slower than the
 // best so far, and only as long as time is left. If another batch size wins,
-// the other dimensions are searched again there. Throws kUsage with the reason
+// the other dimensions are searched again there. Ends early once `stop` returns
+// true, perhaps without any trial. Throws kUsage with the reason
 // if the default cannot run.
 AutoResult SearchAuto(const std::vector<AutoDimension>& space,
                       const AutoQueries& queries);

@@ -157,6 +157,13 @@ TEST(AutoSearch, ADefaultThatCannotRunIsAnError) {
   }
 }
 
+TEST(AutoSearch, StopsBeforeTheFirstTrial) {
+  const AutoQueries queries = {[](const AutoPoint&) { return AutoSpeed{1}; },
+                               [](const AutoPoint&) { return AutoSpeed{1}; },
+                               [] { return 100.0; }, [] { return true; }};
+  EXPECT_TRUE(SearchAuto(kSpace, queries).trials.empty());
+}
+
 TEST(AutoSearch, SettingsAreThoseOfThePoint) {
   EXPECT_THAT(SettingsOf(kSpace, {1, 0, 1}),
               ElementsAre(Pair("--amp", ""), Pair("--batch-size", "16")));
