@@ -91,7 +91,8 @@ std::string EncodeManifest(const CheckpointHeader& h,
                {"best_top1", h.best_top1},
                {"loss_hash", h.loss_hash},
                {"identity", h.identity},
-               {"options", h.options}};
+               {"options", h.options},
+               {"choices", h.choices}};
   for (const auto& [name, sum] : files) {
     json["files"][name] = {{"bytes", sum.bytes}, {"crc32c", sum.crc32c}};
   }
@@ -120,6 +121,7 @@ Manifest DecodeManifest(const Json& json) {
   h.loss_hash = JsonInteger<uint64_t>(json.at("loss_hash"));
   json.at("identity").get_to(h.identity);
   json.at("options").get_to(h.options);
+  h.choices = json.value("choices", "");  // since version 0.2
   for (const char* name : {kModelFile, kOptimizerFile}) {
     const Json& sum = json.at("files").at(name);
     manifest.files[name] = {JsonInteger<int64_t>(sum.at("bytes")),

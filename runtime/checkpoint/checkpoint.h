@@ -41,6 +41,8 @@ struct CheckpointHeader {
   // reported.
   std::map<std::string, std::string> identity;
   std::map<std::string, std::string> options;
+  // Text of the run's autotune results; empty: none.
+  std::string choices;
   // Metadata of model.safetensors; not in the manifest.
   Metadata description;
   std::string version;   // fusor version

@@ -187,7 +187,7 @@ class AutoTest(TuneCase):
         cls.chosen = cls.json_of(
             "bench", "-a", "resnet20-cifar", "--num-classes", 10, "--threads",
             1, "--fusion", "on", "--amp", "--image-size", 16, "--auto",
-            "--auto-budget", 40, "--choices", cls.choices)
+            "--auto-budget", 25, "--choices", cls.choices)
 
     def test_the_table_has_the_fastest_configuration(self):
         trials = self.chosen["trials"]
@@ -242,10 +242,36 @@ class AutoTest(TuneCase):
         self.assertRegex(first.stdout, r"^auto      \d+ configurations")
         self.assertIn("\ntrained   1 step in ", first.stdout)
         self.assertTrue((self.folder / "w" / "auto.choices").exists())
+        # A checkpoint has the choices, too.
+        chosen = (self.folder / "w" / "auto.choices").read_text()
+        (self.folder / "w" / "auto.choices").unlink()
         again = self.run_fusor(*run, "--iterations", 2)
         self.assertEqual(again.returncode, 0, again.stderr)
         self.assertIn("auto      kept the choices of ", again.stdout)
         self.assertIn("\nresumed   ", again.stdout)
+        self.assertEqual((self.folder / "w" / "auto.choices").read_text(),
+                         chosen)
+
+    def test_ranks_choose_buckets_and_loader_threads_of_a_data_set(self):
+        data = self.folder / "data"
+        self.run_fusor("data", "make-samples", "--out", data,
+                       "--train-images", 8, "--val-images", 2)
+        run = ["launch", "--nproc-per-node", 2, "--", "train", data, "-a",
+               "resnet20-cifar", "--image-size", 16, "-b", 2, "--fusion",
+               "on", "--dtype", "fp32", "--winograd", "on", "--training-only",
+               "--train-transform", "random-resized-crop",
+               "--iterations", 2, "--auto", "--auto-budget", 1]
+        rejected = self.run_fusor(*run)
+        self.assertEqual(rejected.returncode, USAGE)
+        self.assertIn("--auto: expected --choices FILE or --workspace DIR, "
+                      "which all ranks read, got neither", rejected.stderr)
+        done = self.run_fusor(*run, "--choices", self.folder / "c")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"\n +workers +buckets +modelled ")
+        self.assertRegex(done.stdout, r"\n\* +2 +exact .* default\n")
+        self.assertIn("parameters are identical on all 2", done.stdout)
+        self.assertIn("setting --workers 2\n",
+                      (self.folder / "c").read_text())
 
     def test_ctrl_c_leaves_no_file(self):
         file = self.folder / "c"

@@ -50,6 +50,7 @@ struct BenchFlags {
   int64_t warmup = 20;
   int64_t iterations = 100;
   bool profile = false;
+  bool data_only = false;  // not a flag: DATA is not compared with noise
   std::string log_format = "text";
   SweepFlags sweep;
   MaxBatchFlags max_batch;
@@ -143,9 +144,13 @@ class BenchCommand {
       return OpenTraining(std::move(folder), data, model, /*start=*/0,
                           /*micro_batches=*/1, ImagesFor(*session_));
     };
-    const Measured base = Measure(*open(nullptr, noise));
     json out = ProgramJson(*program_);
     out["needed_bytes"] = needed;
+    if (flags_.data_only) {
+      Report("real data", Measure(*open(std::move(images), flags_.data)), &out);
+      return;
+    }
+    const Measured base = Measure(*open(nullptr, noise));
     Report("synthetic", base, &out);
     if (real && !Stopped()) {
       const Measured measured = Measure(*open(std::move(images), flags_.data));
@@ -289,9 +294,12 @@ class BenchCommand {
     if (measured.step_ms.empty()) return;
     const double median = Median(measured.step_ms);
     const double rate = ImagesPerStep() / median * 1e3;
-    if (images_per_s_ == 0) images_per_s_ = rate;
     double total = 0;
     for (double ms : measured.step_ms) total += ms / 1e3;
+    // Batches of several workers may arrive together: their mean counts.
+    const auto steps = static_cast<double>(measured.step_ms.size());
+    if (flags_.data_only) images_per_s_ = ImagesPerStep() * steps / total;
+    if (images_per_s_ == 0) images_per_s_ = rate;
     const json data = DataJson(measured.data, total);
     fmt::print(text_, "{}: {:.2f} images/s, step {:.2f} ms (median of {})",
                what, rate, median, measured.step_ms.size());
@@ -409,33 +417,38 @@ void SearchMaxBatch(const BenchFlags& flags) {
 }
 
 void ChooseAutomatically(const BenchFlags& flags) {
-  FUSOR_CHECK(flags.data.path.empty() && flags.compile.dump.to.empty() &&
-                  !flags.compile.tune && flags.sweep.folder.empty() &&
-                  !flags.max_batch.find,
+  FUSOR_CHECK(flags.compile.dump.to.empty() && !flags.compile.tune &&
+                  flags.sweep.folder.empty() && !flags.max_batch.find,
               kUsage, "--auto and {}: expected one of them",
-              !flags.data.path.empty()         ? "DATA"
-              : !flags.compile.dump.to.empty() ? "--dump-to"
-              : flags.compile.tune             ? "--tune"
-              : flags.max_batch.find           ? "--find-max-batch"
-                                               : "--sweep");
-  FUSOR_CHECK(runtime::FindRankEnvironment(LauncherVariable).world_size == 1,
-              kUsage, "--auto measures on one rank: expected no launcher");
+              !flags.compile.dump.to.empty() ? "--dump-to"
+              : flags.compile.tune           ? "--tune"
+              : flags.max_batch.find         ? "--find-max-batch"
+                                             : "--sweep");
+  const auto place = runtime::FindRankEnvironment(LauncherVariable);
+  if (place.rank != 0) return;  // rank 0 measures with ranks of its own
   FUSOR_CHECK(!flags.compile.choices.empty(), kUsage,
               "--auto: expected --choices FILE, to write the choices to");
   CheckOutput("--json", flags.json);
-  const MeasureAuto measure = [&](const AutoStep& step, double seconds) {
+  const bool reads = !flags.data.path.empty();
+  const MeasureAuto measure = [&](const AutoStep& step, double seconds,
+                                  const runtime::RankEnvironment& rank) {
     BenchFlags own = flags;
     own.model = step.model;
     own.compile = step.compile;
-    own.warmup = 1;
+    own.ranks = step.ranks;
+    own.data = step.data;
+    own.data_only = reads;
+    // The batches that are read ahead come first.
+    own.warmup = reads ? own.data.prefetch + 1 : 1;
     own.iterations =
         std::clamp<int64_t>(static_cast<int64_t>(1.5 / seconds), 3, 30);
     own.json.clear();
-    return BenchCommand(own, {}, OpenNullStream()).Run();
+    return BenchCommand(own, rank, OpenNullStream()).Run();
   };
   json out = ChooseConfiguration(
-      flags.automatic, {flags.model, flags.compile}, flags.optimizer, measure,
-      flags.compile.choices, TextStream({flags.json}));
+      flags.automatic, {flags.model, flags.compile, flags.ranks, flags.data},
+      flags.optimizer, measure, place, flags.compile.choices,
+      TextStream({flags.json}));
   if (out.is_null()) return;  // stopped
   out["arch"] = models::CanonicalArch(flags.model.arch);
   WriteJson(flags.json, out);

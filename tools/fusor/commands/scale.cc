@@ -9,6 +9,7 @@
 #include "runtime/program.h"
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/parsing.h"
+#include "tools/fusor/setup/batch_fit.h"
 #include "tools/fusor/setup/compile_setup.h"
 #include "tools/fusor/setup/model_setup.h"
 #include "tools/fusor/setup/rank_run.h"
@@ -39,14 +40,12 @@ struct ScaleFlags {
 };
 
 inspect::StepTimeline ModelledTimeline(const ScaleFlags& flags,
-                                       models::Model model,
                                        std::string& target) {
   const auto compiler = OpenCompiler(flags.compile);
-  codegen::CompileOptions options =
-      MakeCompileOptions(flags.compile, flags.optimizer);
-  options.plan_only = true;
-  const codegen::CompiledProgram program = codegen::Compile(
-      std::move(model.graph), codegen::ProgramKind::kTrain, *compiler, options);
+  const codegen::CompiledProgram program =
+      PlanOf(*compiler, flags.model.arch, models::Phase::kTrain,
+             MakeModelOptions(flags.model, 0),
+             MakeCompileOptions(flags.compile, flags.optimizer));
   target = program.plan.target;
   return inspect::TimelineOf(
       program.plan, *program.graph,
@@ -54,11 +53,13 @@ inspect::StepTimeline ModelledTimeline(const ScaleFlags& flags,
 }
 
 inspect::StepTimeline MeasuredTimeline(const ScaleFlags& flags,
-                                       models::Model model,
                                        std::string& target) {
   FUSOR_CHECK(flags.compile.target.empty(), kUsage,
               "--profile and --target: expected one of them");
   const auto session = OpenSession(flags.compile);
+  models::Model model =
+      models::BuildModel(flags.model.arch, models::Phase::kTrain,
+                         MakeModelOptions(flags.model, 0));
   runtime::Program& program =
       session->Compile(std::move(model.graph), codegen::ProgramKind::kTrain,
                        MakeCompileOptions(flags.compile, flags.optimizer));
@@ -93,12 +94,8 @@ void RunScale(const ScaleFlags& flags) {
   options.policy = passes::ParseBucketPolicy("--bucket-policy", flags.policy);
   options.policy.element_bytes = WireBytes(flags);
   options.policy.slack_seconds = flags.slack_ms * 1e-3;
-  models::Model model =
-      models::BuildModel(flags.model.arch, models::Phase::kTrain,
-                         MakeModelOptions(flags.model, 0));
-  report.timeline =
-      flags.profile ? MeasuredTimeline(flags, std::move(model), report.target)
-                    : ModelledTimeline(flags, std::move(model), report.target);
+  report.timeline = flags.profile ? MeasuredTimeline(flags, report.target)
+                                  : ModelledTimeline(flags, report.target);
   report.source = flags.profile ? "measured" : "estimated";
   if (flags.rank_rate > 0) {
     report.timeline = inspect::Stretched(

@@ -97,6 +97,9 @@ class TrainCommand {
                    Split::kTrain);
     CheckTransform(val_images.get(), flags_.data, flags_.model, Split::kVal);
     Compile(NumClasses(train_images.get()), val_images != nullptr);
+    if (ranks_.leads() && !flags_.compile.choices.empty()) {
+      checkpointing_->KeepChoices(flags_.compile.choices);
+    }
     needed_bytes_ =
         NeededBytes(*session_, Programs(), UseOf(val_images != nullptr));
     ranks_.Agree(*session_);
@@ -500,14 +503,19 @@ std::string AutoFile(const TrainFlags& flags) {
 }
 
 void ChooseAndTrain(const CLI::App& command, const TrainFlags& flags) {
-  FUSOR_CHECK(
-      runtime::FindRankEnvironment(LauncherVariable).world_size == 1, kUsage,
-      "--auto measures on one rank: run fusor bench --auto first and give the "
-      "file to all ranks with --choices");
   FUSOR_CHECK(!flags.compile.tune, kUsage,
               "--auto and --tune: expected one of them");
-  ChooseAndRestart(command, flags.automatic, AutoFile(flags),
-                   TextStream({flags.json}));
+  const auto place = runtime::FindRankEnvironment(LauncherVariable);
+  FUSOR_CHECK(place.world_size == 1 || !flags.compile.choices.empty() ||
+                  !flags.checkpoint.workspace.empty(),
+              kUsage,
+              "--auto: expected --choices FILE or --workspace DIR, which all "
+              "ranks read, got neither");
+  const std::string file = AutoFile(flags);
+  if (place.rank == 0) RestoreChoices(flags.checkpoint, file);
+  ChooseAndRestart(
+      command, flags.automatic, place.rank, file,
+      place.rank == 0 ? TextStream({flags.json}) : OpenNullStream());
 }
 
 }  // namespace

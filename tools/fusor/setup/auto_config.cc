@@ -27,9 +27,12 @@
 #include "tools/fusor/setup/batch_fit.h"
 #include "tools/fusor/setup/compile_setup.h"
 #include "tools/fusor/setup/model_setup.h"
+#include "tools/fusor/setup/rank_run.h"
 #include "tools/fusor/setup/session_setup.h"
 #include "tools/fusor/setup/stop_signals.h"
 #include "tools/inspect/bisect/run_forked.h"
+#include "tools/inspect/report/plan_report.h"
+#include "tools/inspect/scaling/scale_model.h"
 
 namespace fusor::tools {
 namespace {
@@ -38,9 +41,10 @@ using nlohmann::json;
 using std::chrono::steady_clock;
 
 // Flags that --auto searches, and those that set the same thing.
-constexpr std::array<std::string_view, 7> kSearched = {
-    "--batch-size", "--dtype",  "--amp",        "--opt-level",
-    "--winograd",   "--fusion", "--bn-lowering"};
+constexpr std::array<std::string_view, 9> kSearched = {
+    "--batch-size",  "--dtype",    "--amp",
+    "--opt-level",   "--winograd", "--fusion",
+    "--bn-lowering", "--workers",  "--bucket-policy"};
 
 // Runs `work` in a child process and returns the JSON that it returns. Throws
 // kUsage with the reason if the child fails.
@@ -83,14 +87,18 @@ double RooflineSeconds(const codegen::Plan& plan, const ir::Target& target) {
 class Chooser {
  public:
   Chooser(const AutoFlags& flags, AutoStep base,
-          const OptimizerFlags& optimizer, const MeasureAuto& measure)
+          const OptimizerFlags& optimizer, const MeasureAuto& measure,
+          const runtime::RankEnvironment& place)
       : flags_(flags),
         base_(std::move(base)),
         optimizer_(optimizer),
         measure_(measure),
+        place_(place),
         scratch_(std::filesystem::temp_directory_path() /
                  fmt::format("fusor-auto-{}", getpid())) {
     base_.compile.choices.clear();
+    base_.compile.threads =
+        RankRun(base_.ranks, place).Threads(base_.compile.threads);
     std::filesystem::create_directories(scratch_);
   }
   ~Chooser() {
@@ -140,7 +148,14 @@ class Chooser {
             {"threads", target.threads},
             {"simt", target.simt},
             {"winograd", target.winograd_efficiency > 0},
-            {"free", session->device().free_bytes()}};
+            {"free", FreeBytes(session->device())}};
+  }
+
+  // Ranks share the memory of a CPU.
+  int64_t FreeBytes(const runtime::Device& device) const {
+    const int64_t ranks =
+        base_.compile.backend == "cpu" ? place_.local_size : 1;
+    return device.free_bytes() / ranks;
   }
 
   bool IsGiven(std::string_view flag) const {
@@ -165,17 +180,36 @@ class Chooser {
       space.push_back(Words("fusion", "--fusion", {"on", "off"}));
     }
     if (!IsGiven("--batch-size") && base_.model.graph == nullptr) {
-      AutoDimension batch{"batch", {}, {}, /*ordered=*/true};
-      for (int64_t size = 4; size <= 512; size *= 2) {
-        if (size == kStartBatch) batch.start = batch.labels.size();
-        batch.labels.push_back(fmt::format("{}", size));
-        batch.choices.push_back({{"--batch-size", batch.labels.back()}});
-      }
-      space.push_back(std::move(batch));
+      space.push_back(Sizes("batch", "--batch-size", 4, 512, kStartBatch));
     }
-    space.push_back({"algorithms", {"model", "tuned"}, {{}, {}}});
-    space.back().last = true;
+    if (!base_.data.path.empty() && !IsGiven("--workers")) {
+      const int64_t cores = std::thread::hardware_concurrency();
+      space.push_back(Sizes("workers", "--workers", 1,
+                            std::max<int64_t>(4, cores), base_.data.workers));
+    }
+    if (place_.world_size > 1) {
+      if (!IsGiven("--bucket-policy")) {
+        space.push_back(Words("buckets", "--bucket-policy",
+                              {"exact", "cap:25", "apex", "horovod", "one"}));
+      }
+    } else {
+      space.push_back({"algorithms", {"model", "tuned"}, {{}, {}}});
+      space.back().last = true;
+    }
     return space;
+  }
+
+  // A flag that takes one of the sizes from `low` to `high`, in powers of two.
+  // `start` is the default.
+  static AutoDimension Sizes(const std::string& name, const std::string& flag,
+                             int64_t low, int64_t high, int64_t start) {
+    AutoDimension dimension{name, {}, {}, /*ordered=*/true};
+    for (int64_t size = low; size <= high; size *= 2) {
+      if (size == start) dimension.start = dimension.labels.size();
+      dimension.labels.push_back(fmt::format("{}", size));
+      dimension.choices.push_back({{flag, dimension.labels.back()}});
+    }
+    return dimension;
   }
 
   // A flag that takes one of these words. The first one is its default.
@@ -188,7 +222,9 @@ class Chooser {
     return dimension;
   }
 
-  bool IsTuned(const AutoPoint& point) const { return point.back() == 1; }
+  bool IsTuned(const AutoPoint& point) const {
+    return space_.back().last && point.back() == 1;
+  }
 
   // The autotune results of a point.
   std::string TunedFile(const AutoPoint& point) const {
@@ -205,10 +241,12 @@ class Chooser {
       if (flag == "--winograd") step.compile.winograd = value;
       if (flag == "--fusion") step.compile.fusion = value;
       if (flag == "--bn-lowering") step.compile.bn_lowering = value;
+      if (flag == "--workers") step.data.workers = std::stoi(value);
+      if (flag == "--bucket-policy") step.ranks.buckets = value;
     }
     if (IsTuned(point)) {
-      step.compile.tune = true;
       step.compile.choices = TunedFile(point);
+      step.compile.tune = !std::filesystem::exists(step.compile.choices);
     }
     return step;
   }
@@ -227,12 +265,15 @@ class Chooser {
         compile.tune = false;
         compile.choices.clear();
         const auto compiler = OpenCompiler(compile);
-        const codegen::Plan plan =
+        const codegen::CompiledProgram program =
             PlanOf(*compiler, step.model.arch, models::Phase::kTrain,
                    MakeModelOptions(step.model, 0),
                    MakeCompileOptions(compile, optimizer_));
-        return {{"seconds", RooflineSeconds(plan, compiler->target())},
-                {"bytes", PlannedBytes(plan)}};
+        return {
+            {"seconds", place_.world_size == 1
+                            ? RooflineSeconds(program.plan, compiler->target())
+                            : SecondsOfRanks(step, program, *compiler)},
+            {"bytes", PlannedBytes(program.plan)}};
       });
       const int64_t bytes = out["bytes"];
       const int64_t free = machine_["free"];
@@ -241,22 +282,56 @@ class Chooser {
                                Mib(bytes), Mib(free))};
       }
       seconds_[point] = out["seconds"];
-      return {static_cast<double>(step.model.batch) / seconds_[point], ""};
+      return {static_cast<double>(step.model.batch * place_.world_size) /
+                  seconds_[point],
+              ""};
     } catch (const Error& error) {
       return {0, error.what()};
     }
   }
 
+  // Predicts the step of all ranks from one rank's program.
+  double SecondsOfRanks(const AutoStep& step,
+                        const codegen::CompiledProgram& program,
+                        const codegen::TargetCompiler& compiler) const {
+    passes::PassOptions options;
+    SetRankOptions(step.ranks, place_.world_size, place_.local_size, options);
+    const ir::DType wire = options.precision.wire.value_or(
+        step.compile.amp ? ir::DType::kBF16 : ir::DType::kF32);
+    options.buckets.element_bytes = ir::DTypeSize(wire);
+    const inspect::StepTimeline timeline = inspect::TimelineOf(
+        program.plan, *program.graph,
+        inspect::ReportPlan(program.plan, *program.graph, compiler));
+    const int64_t nodes = std::max(1, place_.world_size / place_.local_size);
+    return inspect::PredictScale(timeline, OpenCluster(step.ranks.cluster),
+                                 {.nodes = nodes,
+                                  .gpus = place_.world_size / nodes,
+                                  .batch = step.model.batch,
+                                  .policy = options.buckets,
+                                  .sharded = step.ranks.sharded})
+        .step;
+  }
+
   AutoSpeed Measure(const AutoPoint& point) {
     const double left = SecondsLeft();
     try {
+      const AutoStep step = StepOf(point);
       const json out = InChild([&]() -> json {
-        if (IsTuned(point)) StopAfter(left);
-        return {{"rate", measure_(StepOf(point), seconds_[point])}};
+        if (step.compile.tune) StopAfter(left * kTuningShare);
+        double rate = 0;
+        RunRanksHere(
+            place_.local_size, [&](const runtime::RankEnvironment& place) {
+              const double own = measure_(step, seconds_[point], place);
+              if (place.rank == 0) rate = own;
+            });
+        return {{"rate", rate}};
       });
       // A stopped measurement has no rate.
       const double rate = out.is_object() ? out["rate"].get<double>() : 0;
       if (rate <= 0) return {0, "not finished in time"};
+      const auto images =
+          static_cast<double>(step.model.batch * place_.local_size);
+      slowdown_ = images / rate / seconds_[point];
       return {rate, ""};
     } catch (const Error& error) {
       return {0, error.what()};
@@ -313,17 +388,36 @@ class Chooser {
   }
 
   static constexpr int64_t kStartBatch = 32;
+  // Of the time left; the rest measures the result again.
+  static constexpr double kTuningShare = 0.7;
 
   const AutoFlags& flags_;
   AutoStep base_;
   const OptimizerFlags& optimizer_;
   const MeasureAuto& measure_;
+  const runtime::RankEnvironment place_;
   const std::filesystem::path scratch_;
   const steady_clock::time_point start_ = steady_clock::now();
   json machine_;
   std::vector<AutoDimension> space_;
   std::map<AutoPoint, double> seconds_;  // modelled, of a step
+  double slowdown_ = 3;                  // measured time / modelled time
 };
+
+// Waits until rank 0 has written its choices.
+void AwaitChoices(const std::string& file, double budget) {
+  // Measurements may exceed the budget by one of them.
+  const std::chrono::duration<double> limit(2 * budget + 120);
+  const auto start = steady_clock::now();
+  while (!std::filesystem::exists(file)) {
+    if (StopRequested()) std::_Exit(128 + StopSignal());
+    FUSOR_CHECK(steady_clock::now() - start < limit, kUsage,
+                "--auto: {} does not appear: expected a folder that this rank "
+                "and rank 0 share",
+                file);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
 
 // Returns the words of this process's command line after the program.
 std::vector<std::string> OwnArguments() {
@@ -382,8 +476,8 @@ int RunProgram(const std::vector<std::string>& words) {
 void AddAutoFlags(CLI::App& app, AutoFlags& flags) {
   CLI::Option* on = app.add_flag(
       "--auto", flags.on,
-      "First choose batch size, precision, fusion and algorithms by measuring; "
-      "write them to --choices or the workspace");
+      "First choose batch size, precision, fusion, loader threads, buckets and "
+      "algorithms by measuring; write them to --choices or the workspace");
   on->group("Run");
   app.add_option("--auto-budget", flags.budget, "With --auto: seconds to spend")
       ->needs(on)
@@ -401,12 +495,13 @@ void SettleAutoFlags(const CLI::App& app, AutoFlags& flags) {
 
 json ChooseConfiguration(const AutoFlags& flags, const AutoStep& base,
                          const OptimizerFlags& optimizer,
-                         const MeasureAuto& measure, const std::string& file,
-                         FILE* text) {
-  return Chooser(flags, base, optimizer, measure).Run(file, text);
+                         const MeasureAuto& measure,
+                         const runtime::RankEnvironment& place,
+                         const std::string& file, FILE* text) {
+  return Chooser(flags, base, optimizer, measure, place).Run(file, text);
 }
 
-void ChooseAndRestart(const CLI::App& train, const AutoFlags& flags,
+void ChooseAndRestart(const CLI::App& train, const AutoFlags& flags, int rank,
                       const std::string& file, FILE* text) {
   const std::vector<std::string> arguments = OwnArguments();
   FUSOR_CHECK(std::find(arguments.begin(), arguments.end(), "--auto") !=
@@ -415,15 +510,20 @@ void ChooseAndRestart(const CLI::App& train, const AutoFlags& flags,
               "--auto: expected on the command line, not in FUSOR_FLAGS");
   if (std::filesystem::exists(file)) {
     fmt::print(text, "auto      kept the choices of {}\n", file);
+  } else if (rank != 0) {
+    AwaitChoices(file, flags.budget);
   } else {
     std::vector<std::string> words = {
         "bench", "--auto",        "--choices",
         file,    "--auto-budget", fmt::format("{}", flags.budget)};
-    constexpr std::array<std::string_view, 4> kShared = {
-        "Model", "Training", "Loss scale", "Compilation"};
+    constexpr std::array<std::string_view, 6> kShared = {
+        "Model", "Training", "Loss scale", "Compilation", "Data", "Ranks"};
+    const CLI::App* bench = train.get_parent()->get_subcommand("bench");
     for (const CLI::Option* option : train.get_options()) {
-      const bool shared = std::find(kShared.begin(), kShared.end(),
-                                    option->get_group()) != kShared.end();
+      const bool shared =
+          std::find(kShared.begin(), kShared.end(), option->get_group()) !=
+              kShared.end() &&
+          bench->get_option_no_throw(option->get_name()) != nullptr;
       if (!shared || option->count() == 0 || option->check_lname("choices")) {
         continue;
       }

@@ -11,8 +11,18 @@ namespace {
 
 // The model is trusted to tell choices apart that differ by more than this.
 constexpr double kModelTrust = 1.5;
-// A choice must be faster by this much, because measurements vary.
+// A choice must be faster than the default by this much.
 constexpr double kGain = 1.01;
+// Measurements vary. The search over sizes goes past a choice that is slower by
+// no more than this.
+constexpr double kPatience = 1.15;
+// Choices that are slower by no more than this are measured again: in the first
+// round, and once they were measured twice.
+constexpr double kFirstRound = 1.3;
+constexpr double kLaterRounds = 1.1;
+constexpr size_t kRepeated = 6;  // at most so many choices
+constexpr int kRounds = 4;
+constexpr double kRepeatShare = 0.35;  // of the time
 
 class PointSearch {
  public:
@@ -21,6 +31,7 @@ class PointSearch {
       : space_(space), queries_(queries) {}
 
   AutoResult Run() {
+    kept_ = kRepeatShare * queries_.seconds_left();
     AutoPoint start;
     for (const AutoDimension& dimension : space_) {
       start.push_back(dimension.start);
@@ -28,8 +39,8 @@ class PointSearch {
     Try(start);
     if (queries_.stop()) return std::move(result_);
     const AutoTrial& first = result_.trials[0];
-    FUSOR_CHECK(first.measured.has_value() && first.measured->failure.empty(),
-                kUsage, "--auto: the default cannot be measured: {}",
+    FUSOR_CHECK(first.ran(), kUsage,
+                "--auto: the default cannot be measured: {}",
                 first.measured.has_value() ? first.measured->failure
                                            : first.modelled.failure);
     // Unordered dimensions again, once a batch size has won.
@@ -46,6 +57,15 @@ class PointSearch {
     for (size_t d = 0; d < space_.size(); ++d) {
       if (space_[d].last) Choose(d);
     }
+    for (int round = 0; round < kRounds && Repeat(round); ++round) {
+    }
+    if (Speed(result_.best) <= kGain * Speed(0)) result_.best = 0;
+    for (AutoTrial& trial : result_.trials) {
+      if (trial.ran() && &trial != &result_.trials[0]) {
+        trial.verdict = fmt::format("{:.2f}x the default",
+                                    trial.measured->images_per_s / Speed(0));
+      }
+    }
     return std::move(result_);
   }
 
@@ -60,78 +80,124 @@ class PointSearch {
     }
   }
 
-  // Goes up while the speed grows, otherwise down.
   void Climb(size_t d) {
+    const AutoPoint from = Best().point;
     for (const int step : {1, -1}) {
-      bool moved = false;
+      AutoPoint point = from;
       for (;;) {
-        AutoPoint point = Best().point;
         const bool at_end =
             step > 0 ? point[d] + 1 == space_[d].choices.size() : point[d] == 0;
         if (at_end) break;
         point[d] += step;
-        if (!Try(point)) break;
-        moved = true;
+        const AutoTrial* trial = Try(point);
+        if (trial == nullptr || !trial->ran() ||
+            trial->measured->images_per_s * kPatience < Speed(result_.best)) {
+          break;
+        }
       }
-      if (moved) return;
     }
   }
 
-  // Returns whether the point is the new best one. Points are tried once.
-  bool Try(const AutoPoint& point) {
-    const auto known = [&](const AutoTrial& t) { return t.point == point; };
-    if (std::any_of(result_.trials.begin(), result_.trials.end(), known)) {
-      return false;
+  // Images per second of a trial that ran.
+  double Speed(size_t trial) const {
+    return result_.trials[trial].measured->images_per_s;
+  }
+
+  // Tries a point unless it was tried. Returns its trial; null after a stop.
+  const AutoTrial* Try(const AutoPoint& point) {
+    for (const AutoTrial& trial : result_.trials) {
+      if (trial.point == point) return &trial;
     }
-    if (queries_.stop()) return false;
-    AutoTrial trial{point, queries_.model(point), std::nullopt, ""};
-    const bool first = result_.trials.empty();
-    const bool faster = Measure(first, trial);
+    if (queries_.stop()) return nullptr;
+    AutoTrial trial{point, queries_.model(point), std::nullopt, 0, ""};
+    Measure(trial);
     result_.trials.push_back(std::move(trial));
-    if (faster) result_.best = result_.trials.size() - 1;
-    return faster;
+    // The first measurement of the last dimension may include preparation.
+    seconds_.push_back(IsLast(point) ? seconds_[result_.best] : last_);
+    const size_t added = result_.trials.size() - 1;
+    if (result_.trials[added].ran() && Speed(added) > Speed(result_.best)) {
+      result_.best = added;
+    }
+    return &result_.trials[added];
   }
 
-  bool Measure(bool first, AutoTrial& trial) {
+  // Whether the point is not the default in a dimension that comes last.
+  bool IsLast(const AutoPoint& point) const {
+    for (size_t d = 0; d < space_.size(); ++d) {
+      if (space_[d].last && point[d] != space_[d].start) return true;
+    }
+    return false;
+  }
+
+  void Measure(AutoTrial& trial) {
+    const bool first = result_.trials.empty();
     if (!trial.modelled.failure.empty()) {
       trial.verdict = trial.modelled.failure;
-      return false;
+      return;
     }
     if (!first && trial.modelled.images_per_s * kModelTrust <
                       Best().modelled.images_per_s) {
       trial.verdict = fmt::format(
           "modelled {:.1f}x slower",
           Best().modelled.images_per_s / trial.modelled.images_per_s);
-      return false;
+      return;
     }
     const double left = queries_.seconds_left();
-    if (!first && left < last_) {
+    // Time is kept only if it suffices to measure two choices again.
+    const double kept = 2 * last_ <= kept_ ? kept_ : 0;
+    if (!first && left - kept < last_) {
       trial.verdict = "no time left";
-      return false;
+      return;
     }
     trial.measured = queries_.measure(trial.point);
+    trial.measurements = 1;
     last_ = left - queries_.seconds_left();
-    if (!trial.measured->failure.empty()) {
-      trial.verdict = trial.measured->failure;
-      return false;
+    trial.verdict = first ? "default" : trial.measured->failure;
+  }
+
+  // Measures the fastest choices once more, as many as there is time for.
+  bool Repeat(int round) {
+    const double close = round == 0 ? kFirstRound : kLaterRounds;
+    std::vector<size_t> fastest;
+    for (size_t i = 0; i < result_.trials.size(); ++i) {
+      if (result_.trials[i].ran() && Speed(i) * close >= Speed(result_.best)) {
+        fastest.push_back(i);
+      }
     }
-    if (first) {
-      trial.verdict = "default";
-      return false;
+    std::stable_sort(fastest.begin(), fastest.end(),
+                     [&](size_t a, size_t b) { return Speed(a) > Speed(b); });
+    double left = queries_.seconds_left();
+    size_t count = 0;
+    while (count < std::min(fastest.size(), kRepeated) &&
+           left >= seconds_[fastest[count]]) {
+      left -= seconds_[fastest[count++]];
     }
-    const double ratio =
-        trial.measured->images_per_s / Best().measured.value().images_per_s;
-    trial.verdict = ratio > kGain ? fmt::format("{:.2f}x faster", ratio)
-                    : ratio < 1 / kGain
-                        ? fmt::format("{:.2f}x slower", 1 / ratio)
-                        : "the same";
-    return ratio > kGain;
+    if (count < 2) return false;
+    fastest.resize(count);
+    std::vector<double> speeds;
+    for (const size_t i : fastest) {
+      if (queries_.stop()) return false;
+      speeds.push_back(queries_.measure(result_.trials[i].point).images_per_s);
+    }
+    // All of them are measured equally often: more measurements are faster.
+    for (size_t i = 0; i < fastest.size(); ++i) {
+      AutoTrial& trial = result_.trials[fastest[i]];
+      ++trial.measurements;
+      trial.measured->images_per_s =
+          std::max(trial.measured->images_per_s, speeds[i]);
+    }
+    for (const size_t i : fastest) {
+      if (Speed(i) > Speed(result_.best)) result_.best = i;
+    }
+    return true;
   }
 
   const std::vector<AutoDimension>& space_;
   const AutoQueries& queries_;
   AutoResult result_;
-  double last_ = 0;  // seconds of the last measurement
+  std::vector<double> seconds_;  // of a measurement, by trial
+  double last_ = 0;              // of the last measurement
+  double kept_ = 0;              // to measure again
 };
 
 }  // namespace
@@ -157,7 +223,7 @@ std::string AutoTable(const std::vector<AutoDimension>& space,
   for (const AutoDimension& dimension : space) {
     text += fmt::format(" {:>10}", dimension.name);
   }
-  text += fmt::format(" {:>12} {:>12}\n", "modelled", "images/s");
+  text += fmt::format(" {:>12} {:>12} {:>5}\n", "modelled", "images/s", "runs");
   for (size_t i = 0; i < result.trials.size(); ++i) {
     const AutoTrial& trial = result.trials[i];
     text += i == result.best ? "*" : " ";
@@ -168,9 +234,9 @@ std::string AutoTable(const std::vector<AutoDimension>& space,
       return s.failure.empty() ? fmt::format("{:.2f}", s.images_per_s) : "-";
     };
     text +=
-        fmt::format(" {:>12} {:>12}  {}\n", speed(trial.modelled),
+        fmt::format(" {:>12} {:>12} {:>5}  {}\n", speed(trial.modelled),
                     trial.measured.has_value() ? speed(*trial.measured) : "-",
-                    trial.verdict);
+                    trial.measurements, trial.verdict);
   }
   return text;
 }

@@ -17,8 +17,8 @@ struct AutoDimension {
   std::string name;  // "precision"
   std::vector<std::string> labels;
   std::vector<std::vector<AutoSetting>> choices;  // one per label
-  // Ordered, such as batch sizes: the search goes on in the direction in which
-  // the speed grows, and stops where it does not.
+  // Ordered, such as batch sizes: the search goes on in either direction until
+  // the speed is clearly lower.
   bool ordered = false;
   size_t start = 0;
   bool last = false;  // searched once, after all others
@@ -36,8 +36,14 @@ struct AutoSpeed {
 struct AutoTrial {
   AutoPoint point;
   AutoSpeed modelled;
-  std::optional<AutoSpeed> measured;  // nothing if the model ruled it out
-  std::string verdict;                // "default", "faster", "slower", ...
+  // The fastest measurement, because disturbances only slow down; nothing if
+  // the model ruled it out.
+  std::optional<AutoSpeed> measured;
+  int measurements = 0;
+  std::string verdict;  // "default", "1.09x the default", "no time left", ...
+
+  // Whether a measurement succeeded.
+  bool ran() const { return measured.has_value() && measured->failure.empty(); }
 };
 
 struct AutoResult {
@@ -55,9 +61,10 @@ struct AutoQueries {
 // Searches the fastest point, one dimension after another, from the default on.
 // Measures a choice only if the model does not find it much slower than the
 // best so far, and only as long as time is left. If another batch size wins,
-// the other dimensions are searched again there. Ends early once `stop` returns
-// true, perhaps without any trial. Throws kUsage with the reason
-// if the default cannot run.
+// the other dimensions are searched again there. Uses up to a third of the time
+// to measure the fastest choices again, in turn. Ends early once `stop` returns
+// true, perhaps without any trial. Throws kUsage with the reason if the default
+// cannot run.
 AutoResult SearchAuto(const std::vector<AutoDimension>& space,
                       const AutoQueries& queries);
 

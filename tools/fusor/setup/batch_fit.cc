@@ -107,16 +107,15 @@ int64_t LargestBatch(int64_t free,
   return fits;
 }
 
-codegen::Plan PlanOf(const codegen::TargetCompiler& compiler,
-                     const std::string& arch, models::Phase phase,
-                     const models::ModelOptions& model,
-                     codegen::CompileOptions options) {
+codegen::CompiledProgram PlanOf(const codegen::TargetCompiler& compiler,
+                                const std::string& arch, models::Phase phase,
+                                const models::ModelOptions& model,
+                                codegen::CompileOptions options) {
   options.memory_limit_bytes = 0;
   options.plan_only = true;
   options.observers.clear();
   return Compile(models::BuildModel(arch, phase, model).graph,
-                 ProgramKindOf(phase), compiler, options)
-      .plan;
+                 ProgramKindOf(phase), compiler, options);
 }
 
 int64_t PlannedBytes(const codegen::Plan& plan) {
@@ -224,7 +223,7 @@ runtime::Program& AddFirstProgram(runtime::Session& session,
     const auto plan = [&](int64_t batch) {
       models::ModelOptions smaller = model;
       smaller.batch = batch;
-      return PlanOf(*compiler, arch, phase, smaller, options);
+      return PlanOf(*compiler, arch, phase, smaller, options).plan;
     };
     const auto uses = [&](int64_t batch) {
       HostUse smaller = own;
@@ -263,7 +262,8 @@ class Search {
 
   codegen::Plan Plan(int64_t batch) const {
     return PlanOf(compiler_, step_.arch, Phase::kTrain, ModelOf(batch),
-                  step_.compile);
+                  step_.compile)
+        .plan;
   }
   // 0 for a GPU, which has separate memory.
   int64_t DataBytes(int64_t batch) const {

@@ -31,11 +31,11 @@ inline constexpr int64_t kLargestBatch = 1 << 16;
 int64_t LargestBatch(int64_t free,
                      const std::function<int64_t(int64_t)>& needed);
 
-// Returns the model's plan, without machine code and without a memory limit.
-codegen::Plan PlanOf(const codegen::TargetCompiler& compiler,
-                     const std::string& arch, models::Phase phase,
-                     const models::ModelOptions& model,
-                     codegen::CompileOptions options);
+// Plans the model's program, without machine code and without a memory limit.
+codegen::CompiledProgram PlanOf(const codegen::TargetCompiler& compiler,
+                                const std::string& arch, models::Phase phase,
+                                const models::ModelOptions& model,
+                                codegen::CompileOptions options);
 // Returns the bytes of all arenas.
 int64_t PlannedBytes(const codegen::Plan& plan);
 

@@ -4,8 +4,10 @@
 
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "ir/support/error.h"
+#include "ir/support/file.h"
 #include "ir/support/str.h"
 #include "ir/target/autotune_results.h"
 #include "models/model.h"
@@ -47,6 +49,53 @@ std::vector<std::string> Differences(const Checkpointing::Options& a,
     if (ValueOf(a, name) != ValueOf(b, name)) names.push_back(name);
   }
   return names;
+}
+
+std::string Folder(const CheckpointFlags& flags) {
+  return flags.workspace + "/checkpoints";
+}
+
+runtime::Checkpoint ReadNewest(const std::string& folder) {
+  auto newest = runtime::ReadNewestCheckpoint(folder);
+  FUSOR_CHECK(newest.checkpoint, kCheckpoint,
+              "--resume: none of the {} checkpoints in {} is intact; {}",
+              newest.skipped.size(), folder, newest.skipped.front());
+  for (const std::string& why : newest.skipped) Warn("skipped: " + why);
+  return std::move(*newest.checkpoint);
+}
+
+// Opens the checkpoint that --resume names. Returns nothing for a workspace
+// without checkpoints.
+std::optional<runtime::Checkpoint> FindCheckpoint(
+    const CheckpointFlags& flags) {
+  if (flags.resume == "auto") {
+    if (runtime::ListCheckpoints(Folder(flags)).empty()) return std::nullopt;
+    return ReadNewest(Folder(flags));
+  }
+  const fs::path path = flags.resume;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  FUSOR_CHECK(fs::status_known(status), kCheckpoint, "--resume {}: {}",
+              flags.resume, error.message());
+  FUSOR_CHECK(fs::exists(status), kCheckpoint,
+              "--resume {}: no such file or folder", flags.resume);
+  if (!fs::is_directory(status)) {
+    FUSOR_CHECK(fs::exists(path.parent_path() / kManifest), kCheckpoint,
+                "--resume {}: expected a fusor checkpoint; use "
+                "--pretrained-weights to load only weights",
+                flags.resume);
+    const std::string folder = path.parent_path();
+    return runtime::ReadCheckpoint(folder.empty() ? "." : folder);
+  }
+  if (fs::exists(path / kManifest)) {
+    return runtime::ReadCheckpoint(flags.resume);
+  }
+  const bool workspace = fs::is_directory(path / "checkpoints");
+  const std::string folder =
+      workspace ? (path / "checkpoints").string() : flags.resume;
+  FUSOR_CHECK(!runtime::ListCheckpoints(folder).empty(), kCheckpoint,
+              "--resume {}: expected a checkpoint, found none", flags.resume);
+  return ReadNewest(folder);
 }
 
 }  // namespace
@@ -91,7 +140,13 @@ Checkpointing::Checkpointing(const CheckpointFlags& flags, Options identity,
       seed_(seed),
       text_(text) {
   CheckFlags();
-  if (!flags.resume.empty()) FindResume();
+  if (!flags.resume.empty()) {
+    resumed_ = FindCheckpoint(flags);
+    if (!resumed_) {
+      fmt::print(text_, "resumed   nothing: no checkpoint in {}\n",
+                 Folder(flags));
+    }
+  }
   if (resumed_) {
     CheckIdentity();
     const runtime::CheckpointHeader& header = resumed_->header;
@@ -103,16 +158,13 @@ Checkpointing::Checkpointing(const CheckpointFlags& flags, Options identity,
     OpenPretrained();
   }
   if (!flags.workspace.empty() && !flags.off) {
-    writer_ = std::make_unique<runtime::CheckpointWriter>(Folder(), flags.keep);
+    writer_ =
+        std::make_unique<runtime::CheckpointWriter>(Folder(flags), flags.keep);
   }
 }
 
 bool Checkpointing::loads() const {
   return resumed_ || !flags_.weights.empty() || OwnWeights() != nullptr;
-}
-
-std::string Checkpointing::Folder() const {
-  return flags_.workspace + "/checkpoints";
 }
 
 void Checkpointing::CheckFlags() const {
@@ -124,57 +176,12 @@ void Checkpointing::CheckFlags() const {
   FUSOR_CHECK(!flags_.workspace.empty() || flags_.every == 0, kUsage,
               "--checkpoint-every: expected --workspace, got none");
   if (flags_.workspace.empty() || flags_.off || !flags_.resume.empty()) return;
-  const auto there = runtime::ListCheckpoints(Folder());
+  const auto there = runtime::ListCheckpoints(Folder(flags_));
   FUSOR_CHECK(
       there.empty(), kUsage,
       "--workspace {}: contains checkpoints of another run ({}): expected "
       "--resume auto to continue it, --no-checkpoints, or another folder",
       flags_.workspace, there.back());
-}
-
-void Checkpointing::FindResume() {
-  if (flags_.resume == "auto") {
-    if (runtime::ListCheckpoints(Folder()).empty()) {
-      fmt::print(text_, "resumed   nothing: no checkpoint in {}\n", Folder());
-      return;
-    }
-    return ReadNewest(Folder());
-  }
-  const fs::path path = flags_.resume;
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  FUSOR_CHECK(fs::status_known(status), kCheckpoint, "--resume {}: {}",
-              flags_.resume, error.message());
-  FUSOR_CHECK(fs::exists(status), kCheckpoint,
-              "--resume {}: no such file or folder", flags_.resume);
-  if (!fs::is_directory(status)) {
-    FUSOR_CHECK(fs::exists(path.parent_path() / kManifest), kCheckpoint,
-                "--resume {}: expected a fusor checkpoint; use "
-                "--pretrained-weights to load only weights",
-                flags_.resume);
-    const std::string folder = path.parent_path();
-    resumed_ = runtime::ReadCheckpoint(folder.empty() ? "." : folder);
-    return;
-  }
-  if (fs::exists(path / kManifest)) {
-    resumed_ = runtime::ReadCheckpoint(flags_.resume);
-    return;
-  }
-  const bool workspace = fs::is_directory(path / "checkpoints");
-  const std::string folder =
-      workspace ? (path / "checkpoints").string() : flags_.resume;
-  FUSOR_CHECK(!runtime::ListCheckpoints(folder).empty(), kCheckpoint,
-              "--resume {}: expected a checkpoint, found none", flags_.resume);
-  ReadNewest(folder);
-}
-
-void Checkpointing::ReadNewest(const std::string& folder) {
-  auto newest = runtime::ReadNewestCheckpoint(folder);
-  FUSOR_CHECK(newest.checkpoint, kCheckpoint,
-              "--resume: none of the {} checkpoints in {} is intact; {}",
-              newest.skipped.size(), folder, newest.skipped.front());
-  for (const std::string& why : newest.skipped) Warn("skipped: " + why);
-  resumed_ = std::move(newest.checkpoint);
 }
 
 void Checkpointing::CheckIdentity() const {
@@ -278,6 +285,7 @@ void Checkpointing::Save(runtime::StateStore& state,
   header.loss_hash = position.loss_hash;
   header.identity = identity_;
   header.options = options_;
+  header.choices = choices_;
   header.description = description_;
   header.version = FUSOR_VERSION;
   writer_->Save(state, header);
@@ -290,12 +298,26 @@ void Checkpointing::Finish() {
   Tell();
 }
 
+void Checkpointing::KeepChoices(const std::string& file) {
+  std::vector<uint8_t> bytes;
+  ReadFile(file, ErrorCode::kUsage, bytes);
+  choices_.assign(bytes.begin(), bytes.end());
+}
+
 void Checkpointing::Tell() {
   for (const std::string& warning : writer_->TakeWarnings()) Warn(warning);
   for (const std::string& path : writer_->TakeSaved()) {
     fmt::print(text_, "saved     {}\n", path);
   }
   std::fflush(text_);
+}
+
+void RestoreChoices(const CheckpointFlags& flags, const std::string& file) {
+  if (flags.resume.empty() || fs::exists(file)) return;
+  const auto checkpoint = FindCheckpoint(flags);
+  if (checkpoint && !checkpoint->header.choices.empty()) {
+    WriteText(file, checkpoint->header.choices);
+  }
 }
 
 }  // namespace fusor::tools

@@ -56,12 +56,11 @@ class Checkpointing {
             int64_t steps_per_epoch);
   // Waits until all checkpoints are on disk.
   void Finish();
+  // Stores a file of autotune results in the checkpoints, for RestoreChoices.
+  void KeepChoices(const std::string& file);
 
  private:
-  std::string Folder() const;
   void CheckFlags() const;
-  void FindResume();
-  void ReadNewest(const std::string& folder);
   void CheckIdentity() const;
   void WarnOfChanges() const;
   void OpenPretrained();
@@ -83,7 +82,13 @@ class Checkpointing {
   std::optional<runtime::Checkpoint> resumed_;
   runtime::Safetensors pretrained_;  // of --pretrained-weights
   runtime::TrainPosition start_;
+  std::string choices_;  // text
   std::unique_ptr<runtime::CheckpointWriter> writer_;
 };
+
+// Writes the autotune results of the checkpoint to resume from to `file`, if
+// the file does not exist and the checkpoint has such results. Throws as
+// Checkpointing does.
+void RestoreChoices(const CheckpointFlags& flags, const std::string& file);
 
 }  // namespace fusor::tools

@@ -1,10 +1,15 @@
 #include "tools/fusor/setup/rank_run.h"
 
 #include <fmt/core.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <future>
 #include <nlohmann/json.hpp>
@@ -22,6 +27,7 @@
 #include "ir/target/target.h"
 #include "runtime/backend/backend_loader.h"
 #include "runtime/distributed/counted_communicator.h"
+#include "runtime/distributed/socket.h"
 #include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "tools/fusor/flags/parsing.h"
@@ -333,6 +339,60 @@ void RankRun::CheckParameters(const std::string& hash, FILE* text) {
   FUSOR_ASSERT(unlike.empty(), "{} in their parameters after training", unlike);
   fmt::print(text, "ranks     parameters are identical on all {}\n",
              world_size());
+}
+
+namespace {
+
+runtime::RankEnvironment PlaceHere(int rank, int64_t ranks, int port) {
+  runtime::RankEnvironment place;
+  place.rank = place.local_rank = rank;
+  place.world_size = place.local_size = static_cast<int>(ranks);
+  place.host = "127.0.0.1";
+  place.port = port;
+  place.token = fmt::format("here {}", port);
+  place.launcher = "fusor bench";
+  return place;
+}
+
+// Runs a rank other than 0 in a child process.
+[[noreturn]] void RunOther(
+    const std::function<void(const runtime::RankEnvironment&)>& work,
+    const runtime::RankEnvironment& place) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  try {
+    work(place);
+  } catch (const std::exception& e) {
+    const Error error = ToError(e);
+    fmt::print(stderr, "fusor: rank {}: {}\n", place.rank, error.what());
+    _exit(static_cast<int>(error.code()));
+  }
+  _exit(0);
+}
+
+}  // namespace
+
+void RunRanksHere(
+    int64_t ranks,
+    const std::function<void(const runtime::RankEnvironment& place)>& work) {
+  if (ranks == 1) return work({});
+  const int port = runtime::Socket::Listen("", 0).port();
+  std::vector<pid_t> others;
+  for (int rank = 1; rank < ranks; ++rank) {
+    const auto place = PlaceHere(rank, ranks, port);
+    const pid_t pid = fork();
+    FUSOR_CHECK(pid >= 0, kDevice, "cannot start rank {}: {}", rank,
+                std::strerror(errno));
+    if (pid == 0) RunOther(work, place);
+    others.push_back(pid);
+  }
+  work(PlaceHere(0, ranks, port));
+  for (size_t i = 0; i < others.size(); ++i) {
+    int status = 0;
+    while (waitpid(others[i], &status, 0) < 0 && errno == EINTR) {
+    }
+    FUSOR_CHECK(status == 0, kPeerLost, "rank {} ended differently from rank 0",
+                i + 1);
+  }
 }
 
 FILE* OpenNullStream() {

@@ -80,6 +80,14 @@ class RankRun {
   std::unique_ptr<runtime::Communicator> communicator_;
 };
 
+// Runs `work` as several ranks on this host: rank 0 in this process, the others
+// in forked children that end with it. Passes each its place; the default place
+// if there is one rank. Throws what rank 0 throws, and kPeerLost if another
+// rank fails. REQUIRES: this process has started no OpenMP team.
+void RunRanksHere(
+    int64_t ranks,
+    const std::function<void(const runtime::RankEnvironment& place)>& work);
+
 // Opens /dev/null, for the output of ranks other than 0. Throws kDevice.
 FILE* OpenNullStream();
 

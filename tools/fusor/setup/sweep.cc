@@ -1,18 +1,14 @@
 #include "tools/fusor/setup/sweep.h"
 
 #include <fmt/core.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 
 #include "ir/support/error.h"
-#include "runtime/distributed/socket.h"
 #include "tools/fusor/flags/parsing.h"
+#include "tools/fusor/setup/rank_run.h"
 #include "tools/fusor/setup/session_setup.h"
 #include "tools/fusor/setup/stop_signals.h"
 #include "tools/inspect/bisect/run_forked.h"
@@ -70,54 +66,6 @@ std::vector<SweepCell> CellsOf(const SweepFlags& flags, const SweepCell& base) {
   return cells;
 }
 
-runtime::RankEnvironment PlaceHere(int rank, int64_t ranks, int port) {
-  runtime::RankEnvironment place;
-  place.rank = place.local_rank = rank;
-  place.world_size = place.local_size = static_cast<int>(ranks);
-  place.host = "127.0.0.1";
-  place.port = port;
-  place.token = fmt::format("sweep {}", port);
-  place.launcher = "fusor bench";
-  return place;
-}
-
-// Runs a rank other than 0 in a child process that ends with its parent.
-[[noreturn]] void RunOther(const SweepCell& cell, const MeasureCell& measure,
-                           const runtime::RankEnvironment& place) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  try {
-    measure(cell, place, nullptr);
-  } catch (const std::exception& e) {
-    const Error error = ToError(e);
-    fmt::print(stderr, "fusor: rank {}: {}\n", place.rank, error.what());
-    _exit(static_cast<int>(error.code()));
-  }
-  _exit(0);
-}
-
-// Runs rank 0 in this process and the other ranks in children.
-void RunRanks(const SweepCell& cell, const MeasureCell& measure, FILE* log) {
-  if (cell.ranks == 1) return measure(cell, {}, log);
-  const int port = runtime::Socket::Listen("", 0).port();
-  std::vector<pid_t> others;
-  for (int rank = 1; rank < cell.ranks; ++rank) {
-    const auto place = PlaceHere(rank, cell.ranks, port);
-    const pid_t pid = fork();
-    FUSOR_CHECK(pid >= 0, kDevice, "cannot start rank {}: {}", rank,
-                std::strerror(errno));
-    if (pid == 0) RunOther(cell, measure, place);
-    others.push_back(pid);
-  }
-  measure(cell, PlaceHere(0, cell.ranks, port), log);
-  for (size_t i = 0; i < others.size(); ++i) {
-    int status = 0;
-    while (waitpid(others[i], &status, 0) < 0 && errno == EINTR) {
-    }
-    FUSOR_CHECK(status == 0, kPeerLost, "rank {} ended differently from rank 0",
-                i + 1);
-  }
-}
-
 }  // namespace
 
 void AddSweepFlags(CLI::App& app, SweepFlags& f) {
@@ -172,10 +120,12 @@ void RunSweep(const SweepFlags& flags, const std::string& model,
                                cell.precision,
                                cell.fusion == "on" ? "" : "-unfused", run);
       const bool there = fs::exists(log);
-      if (!there &&
-          !RunCell(log, [&](FILE* file) { RunRanks(cell, measure, file); })) {
-        return;
-      }
+      const auto run_cell = [&](FILE* file) {
+        RunRanksHere(cell.ranks, [&](const runtime::RankEnvironment& place) {
+          measure(cell, place, place.rank == 0 ? file : nullptr);
+        });
+      };
+      if (!there && !RunCell(log, run_cell)) return;
       fmt::print("{} {}\n", there ? "kept    " : "measured", log.string());
       std::fflush(stdout);
       ++(there ? kept : measured);
