@@ -528,6 +528,16 @@ class OutputTest(CliTest):
             "images_per_second", "loss", "top1", "top5", "images"})
         self.assertAlmostEqual(evaluated["loss"], trained["evaluations"][-1][
             "loss"], places=3)
+        # The same by the flag of published scripts.
+        only = ("train", self.samples, *size, "--evaluate", "--workspace",
+                self.folder)
+        for weights in (("--resume", "auto"), ("--pretrained-weights",
+                                               self.folder / "model.safetensors")):
+            repeated = self.json_of(*only, *weights)
+            self.assertAlmostEqual(repeated["loss"], evaluated["loss"],
+                                   places=3)
+        self.fails(USAGE, ["--evaluate: expected DATA with validation images, "
+                           "got --training-only"], *only, "--training-only")
 
     def test_benchmarks_report_the_stable_keys(self):
         size = ("--arch", "resnet20-cifar", "-b", "4", "--warmup", "1",

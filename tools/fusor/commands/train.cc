@@ -83,6 +83,9 @@ class TrainCommand {
     dumper_ = OpenDumper(flags_.compile.dump);
     auto train_images = OpenImages(flags_.data, flags_.model, Split::kTrain);
     auto val_images = ListValidation(train_images.get());
+    FUSOR_CHECK(!flags_.evaluate_only || val_images != nullptr, kUsage,
+                "--evaluate: expected DATA with validation images{}",
+                flags_.training_only ? ", got --training-only" : ", got none");
     CheckOutputs();
     checkpointing_.emplace(
         flags_.checkpoint, Identity(train_images.get()), flags_.deciding,
@@ -123,6 +126,14 @@ class TrainCommand {
                     source->batches_per_epoch(), MicroBatches(flags_)),
                 .batch_size = UpdateBatch(),
                 .start = start_.step});
+    if (flags_.evaluate_only) {
+      EvaluateOnly(*val, start_.step / runtime::UpdatesPerEpoch(
+                                           source->batches_per_epoch(),
+                                           MicroBatches(flags_)));
+      debugging.Finish();
+      logs_.Finish();
+      return;
+    }
     const TrainReport report = Train(*source, val.get());
     debugging.Finish();
     checkpointing_->Finish();
@@ -388,24 +399,38 @@ class TrainCommand {
     observer.stop = StopRequested;
     std::function<std::optional<EvalReport>()> evaluate;
     if (val != nullptr) {
-      evaluate = [&] {
-        Progress progress("eval");
-        const runtime::EvaluateOptions eval = {
-            .view = Averages() ? runtime::ParameterView::kAverages
-                               : runtime::ParameterView::kCurrent,
-            .stop = StopRequested,
-            .progress = [&](int64_t done, int64_t batches) {
-              if (ranks_.leads()) progress.Show(done, batches);
-            }};
-        auto result = runtime::Evaluate(*session_, *eval_, *val, eval);
-        for (const std::string& text : val->TakeWarnings()) {
-          observer.warning(text);
-        }
-        return result;
-      };
+      evaluate = [&] { return Evaluate(*val, observer); };
     }
     return runtime::Train(*session_, *train_, source, options, observer,
                           evaluate);
+  }
+
+  // Returns nothing if stopped.
+  std::optional<EvalReport> Evaluate(runtime::BatchSource& val,
+                                     const runtime::TrainObserver& observer) {
+    Progress progress("eval");
+    const runtime::EvaluateOptions options = {
+        .view = Averages() ? runtime::ParameterView::kAverages
+                           : runtime::ParameterView::kCurrent,
+        .stop = StopRequested,
+        .progress = [&](int64_t done, int64_t batches) {
+          if (ranks_.leads()) progress.Show(done, batches);
+        }};
+    auto result = runtime::Evaluate(*session_, *eval_, val, options);
+    for (const std::string& text : val.TakeWarnings()) observer.warning(text);
+    return result;
+  }
+
+  void EvaluateOnly(runtime::BatchSource& val, int64_t epoch) {
+    runtime::TrainObserver observer;
+    logs_.Watch(observer);
+    const std::optional<EvalReport> report = Evaluate(val, observer);
+    if (!report) return;
+    observer.evaluated(epoch, *report);
+    json out = EvaluationJson(*report);
+    out["arch"] = models::CanonicalArch(flags_.model.arch);
+    out["batch_size"] = flags_.model.batch;
+    WriteJson(flags_.json, out);
   }
 
   bool Averages() const { return flags_.optimizer.ema_decay > 0; }

@@ -50,8 +50,6 @@ constexpr std::string_view kDecoded = "--workers threads decode images";
 constexpr std::string_view kPlanned = "memory is planned";
 constexpr std::string_view kRanks = "see fusor launch";
 constexpr std::string_view kFound = "index files are found beside the data";
-constexpr std::string_view kEval =
-    "use fusor eval DATA --weights FILE to evaluate";
 
 // In every recipe, and without one.
 constexpr Rule kCommon[] = {
@@ -67,7 +65,6 @@ constexpr Rule kCommon[] = {
     {"--use-dali", 0, "", kDecoded},
     {"--nouse-dali", 0, "", kDecoded},
     {"--gpu-memory-fraction", 1, "", kPlanned},
-    {"--evaluate", 0, kRejected, kEval},
 };
 
 // NVIDIA's main.py of PyTorch/Classification/ConvNets, whose names and defaults
@@ -94,7 +91,7 @@ constexpr Rule kApex[] = {
     {"--channels-last", 0, "", kLayouts},
     {"--start-epoch", 1, "", "--resume continues at the checkpoint's epoch"},
     {"--pretrained", 0, kRejected, "use --pretrained-weights FILE"},
-    {"-e", 0, kRejected, kEval},
+    {"-e", 0, "--evaluate"},
 };
 
 // NVIDIA's main.py of TensorFlow/Classification/ConvNets.
@@ -108,7 +105,8 @@ constexpr Rule kTf1[] = {
     {"--mode=train", 1, "--training-only"},
     {"--mode=train_and_evaluate", 1},
     {"--mode=training_benchmark", 1, "--training-only --no-checkpoints"},
-    {"--mode", 1, kRejected, "expected a mode that trains; see fusor eval"},
+    {"--mode=evaluate", 1, "--evaluate --resume auto"},
+    {"--mode", 1, kRejected, "expected a mode that trains or evaluates"},
     {"--data-dir", 1, "{}"},
     {"--data-idx-dir", 1, "", kFound},
     {"--batch-size", 1, "-b {}"},

@@ -25,27 +25,14 @@ constexpr std::array<std::string_view, 8> kOfAllRanks = {
     "Model",    "Compilation", "Training", "Loss scale",
     "Schedule", "Data",        "Run",      "Ranks"};
 // and these do not affect the numbers.
-constexpr std::array<std::string_view, 20> kNotDeciding = {
-    "--module",
-    "--overflow-limit",
-    "--workers",
-    "--prefetch",
-    "--synthetic",
-    "--kernel-cache",
-    "--verify",
-    "--verify-each",
-    "--bad-record",
-    "--print-freq",
-    "--training-only",
-    "--evaluate-every",
-    "--run-epochs",
-    "--prof",
-    "--stop-at-top1",
-    "--choices",
-    "--tune",
-    "--cuda-graph",
-    "--cuda-graph-steps",
-    "--cuda-dependent-launch"};
+constexpr std::array<std::string_view, 21> kNotDeciding = {
+    "--module",         "--overflow-limit",   "--workers",
+    "--prefetch",       "--synthetic",        "--kernel-cache",
+    "--verify",         "--verify-each",      "--bad-record",
+    "--print-freq",     "--training-only",    "--evaluate",
+    "--evaluate-every", "--run-epochs",       "--prof",
+    "--stop-at-top1",   "--choices",          "--tune",
+    "--cuda-graph",     "--cuda-graph-steps", "--cuda-dependent-launch"};
 
 void AddLengthFlags(CLI::App& app, TrainFlags& f) {
   app.option_defaults()->group("Run");
@@ -84,6 +71,9 @@ void AddLengthFlags(CLI::App& app, TrainFlags& f) {
       ->capture_default_str()
       ->check(WholeNumber(0));
   app.add_flag("--training-only", f.training_only, "Do not evaluate");
+  app.add_flag("--evaluate", f.evaluate_only,
+               "Evaluate the weights of --resume or --pretrained-weights "
+               "instead of training");
   app.option_defaults()->group("Options");
 }
 
@@ -131,6 +121,7 @@ void AddTrainFlags(CLI::App& app, TrainFlags& f) {
 
 void SettleTrainFlags(const CLI::App& app, TrainFlags& f) {
   if (f.recipe.ignores_data) f.data.path.clear();
+  if (f.evaluate_only) f.checkpoint.off = true;
   f.deciding = GivenOptions(app, kTrainHeadings);
   for (std::string_view name : kNotDeciding)
     f.deciding.erase(std::string(name));

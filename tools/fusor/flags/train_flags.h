@@ -37,6 +37,7 @@ struct TrainFlags {
   int64_t optimizer_batch = -1;
   double stop_at_top1 = 0;  // percent; 0: off
   bool training_only = false;
+  bool evaluate_only = false;
   std::string json;
   std::string program_file;  // program file to run; empty: compile the step
   // Set by SettleTrainFlags, by name: given options that affect the numbers;
