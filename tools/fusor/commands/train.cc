@@ -65,8 +65,7 @@ class TrainCommand {
   }
 
  private:
-  // Checks for errors first; slow work comes last.
-  void RunRank() {
+  void CheckFlags() const {
     MicroBatches(flags_);
     CheckFed(flags_.model, /*labels=*/true);
     FUSOR_CHECK(!file_.has_value() || file_->world_size == ranks_.world_size(),
@@ -80,6 +79,11 @@ class TrainCommand {
         "--stop-at-top1 needs evaluations: expected no --training-only");
     // Rejects a contradictory schedule.
     MakeTrainOptions(flags_, {}, /*steps_per_epoch=*/1);
+  }
+
+  // Checks for errors first; slow work comes last.
+  void RunRank() {
+    CheckFlags();
     dumper_ = OpenDumper(flags_.compile.dump);
     auto train_images = OpenImages(flags_.data, flags_.model, Split::kTrain);
     auto val_images = ListValidation(train_images.get());
