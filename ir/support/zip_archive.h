@@ -1,14 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "ir/support/error.h"
-
-struct zip;  // libzip's archive
+#include "ir/support/zip_directory.h"
 
 namespace fusor {
 
@@ -20,9 +19,6 @@ class ZipArchive {
   // `path` names the file in messages. `file` must outlive this object. All
   // functions throw `code` with one line if the file is damaged.
   ZipArchive(std::string path, std::span<const uint8_t> file, ErrorCode code);
-  ~ZipArchive();
-  ZipArchive(const ZipArchive&) = delete;
-  ZipArchive& operator=(const ZipArchive&) = delete;
 
   // Names of all entries, in file order.
   const std::vector<std::string>& names() const { return names_; }
@@ -32,16 +28,9 @@ class ZipArchive {
   std::vector<uint8_t> Read(const std::string& entry) const;
 
  private:
-  struct Closer {
-    void operator()(zip* archive) const;
-  };
-  [[noreturn]] void Throw(const std::string& message) const;
-
-  std::string path_;
-  uint64_t file_bytes_;
-  ErrorCode code_;
-  std::unique_ptr<zip, Closer> archive_;
+  ZipSource source_;
   std::vector<std::string> names_;
+  std::map<std::string, ZipEntry> entries_;
 };
 
 }  // namespace fusor

@@ -283,7 +283,7 @@ void ExpectError(const std::string& from, const std::string& to,
 
 TEST(TorchImporter, RejectsDamagedEntries) {
   // The checksum of an entry does not match.
-  ExpectError("conv2d.default", "conv3d.default", "CRC error");
+  ExpectError("conv2d.default", "conv3d.default", "expected checksum");
 }
 
 TEST(TorchImporter, RejectsTruncatedArchives) {

@@ -116,12 +116,12 @@ class BundleTest(unittest.TestCase):
         result = bundle("--gpu", archive, BUILD)
         self.assertEqual(result.returncode, 0, result.stderr)
         subprocess.run(["tar", "-C", folder, "-xf", archive], check=True)
-        # 10 MB at -0; bundle.sh limits the default, 7 MB.
-        self.assertLess(archive.stat().st_size, 11 << 20)
+        # 7.5 MB at -0; bundle.sh limits the default, 5.4 MB.
+        self.assertLess(archive.stat().st_size, 8 << 20)
         top, = folder.glob("fusor-gpu-*-x86_64")
         self.assertEqual([p.name for p in top.glob("lib/fusor/*")],
                          ["fusor_cuda.so"])
-        for unused in ("LLVM", "dnnl", "icu", "z3"):
+        for unused in ("LLVM", "dnnl", "icu", "z3", "crypto"):
             self.assertEqual(list(top.glob(f"lib/*{unused}*")), [])
 
         def fusor(*arguments):
@@ -203,7 +203,7 @@ class BundleTest(unittest.TestCase):
         for message, *arguments in (
                 ("error: bundle: no folder ", self.folder / "none" / "a.xz",
                  BUILD),
-                ("has no bin/fusor and bin/rn50; run bash tools/setup.sh",
+                ("has no bin/fusor; run bash tools/setup.sh",
                  self.folder / "a.xz", self.folder)):
             result = bundle(*arguments)
             self.assertEqual(result.returncode, 1)

@@ -273,6 +273,19 @@ class AutoTest(TuneCase):
         self.assertIn("setting --workers 2\n",
                       (self.folder / "c").read_text())
 
+    def test_rn50_chooses_and_trains(self):
+        result = subprocess.run(
+            [pathlib.Path(FUSOR).with_name("rn50"), *map(str, [
+                "--synthetic", "-a", "resnet20-cifar", "--num-classes", 10,
+                "--threads", 1, "--image-size", 16, "--fusion", "on",
+                "--dtype", "fp32", "--training-only", "--auto",
+                "--auto-budget", 1, "--workspace", self.folder / "w",
+                "--iterations", 1])],
+            capture_output=True, text=True, check=False, timeout=300,
+            env=dict(os.environ, FUSOR_CACHE_DIR=str(self.cache)))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("\ntrained   1 step in ", result.stdout)
+
     def test_ctrl_c_leaves_no_file(self):
         file = self.folder / "c"
         run = subprocess.Popen(

@@ -9,10 +9,11 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/fusor)
 file(RELATIVE_PATH bin_to_lib
   /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
 
-set_target_properties(fusor_program rn50_program PROPERTIES
+set_target_properties(fusor_program PROPERTIES
   INSTALL_RPATH "$ORIGIN/${bin_to_lib}")
-install(TARGETS fusor_program rn50_program
-  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS fusor_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(FILES $<TARGET_FILE_DIR:fusor_program>/rn50
+  DESTINATION ${CMAKE_INSTALL_BINDIR})  # a link
 install(TARGETS fusor fusor_interface EXPORT fusorTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   INCLUDES DESTINATION ${include_dir})

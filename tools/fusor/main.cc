@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,19 +26,23 @@
 namespace fusor::tools {
 namespace {
 
+// What this process was started as: "fusor", or "rn50", a link to it that
+// inserts "train" before its arguments.
+std::string_view program = "fusor";
+
 // Returns the help of the chosen command. The program rn50 has only one command
 // and shows that command's help under the name rn50.
 std::string Help(const CLI::App& app) {
-  if (std::string_view(FUSOR_PROGRAM) == "fusor") return app.help();
-  return app.get_formatter()->make_help(
-      app.get_subcommands().front(), FUSOR_PROGRAM, CLI::AppFormatMode::Normal);
+  if (program == "fusor") return app.help();
+  return app.get_formatter()->make_help(app.get_subcommands().front(),
+                                        std::string(program),
+                                        CLI::AppFormatMode::Normal);
 }
 
 int Fail(std::string_view message, ErrorCode code) {
   // Keeps the order of lines in a log with both streams.
   std::fflush(stdout);
-  const std::string line =
-      fmt::format(FUSOR_PROGRAM ": {}\n", OneLine(message));
+  const std::string line = fmt::format("{}: {}\n", program, OneLine(message));
   std::fputs(line.c_str(), stderr);  // stderr may be closed
   return static_cast<int>(code);
 }
@@ -59,9 +64,9 @@ int Print(const std::string& text) {
 std::string VersionText() {
   const std::vector<std::string> backends = runtime::AvailableBackends();
   return fmt::format(
-      FUSOR_PROGRAM " " FUSOR_VERSION
-                    "\nbuild: {}\nbackends: {}\nlibraries: fusor doctor\n",
-      runtime::BuildId(),
+      "{} " FUSOR_VERSION
+      "\nbuild: {}\nbackends: {}\nlibraries: fusor doctor\n",
+      program, runtime::BuildId(),
       backends.empty() ? "none" : fmt::format("{}", fmt::join(backends, ", ")));
 }
 
@@ -83,15 +88,21 @@ void KeepStandardStreams() {
   }
 }
 
-int Main(std::vector<std::string> args) {
+int Main(std::vector<std::string> words) {
+  if (!words.empty() && std::filesystem::path(words[0]).filename() == "rn50") {
+    program = "rn50";
+    words[0] = "train";
+  } else if (!words.empty()) {
+    words.erase(words.begin());
+  }
   KeepStandardStreams();
   ReplaceStandardStreams([] { Stop(SIGPIPE); });
   WatchStopSignals();
   CLI::App app("", "fusor");
   Run run;
-  AddCommands(app, FUSOR_PROGRAM, &run);
+  AddCommands(app, program, &run);
   try {
-    ParseArguments(app, std::move(args));
+    ParseArguments(app, std::move(words));
   } catch (const CLI::CallForHelp&) {
     return Print(Help(app));
   } catch (const CLI::CallForVersion&) {
@@ -118,9 +129,6 @@ int Main(std::vector<std::string> args) {
 }  // namespace
 }  // namespace fusor::tools
 
-// FUSOR_PREFIX: arguments that the rn50 program adds.
 int main(int argc, char** argv) {
-  std::vector<std::string> args{FUSOR_PREFIX};
-  args.insert(args.end(), argv + 1, argv + argc);
-  return fusor::tools::Main(std::move(args));
+  return fusor::tools::Main({argv, argv + argc});
 }

@@ -6,7 +6,7 @@
 
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
-#include "runtime/data/files/little_endian.h"
+#include "ir/support/little_endian.h"
 
 namespace fusor::runtime {
 namespace {

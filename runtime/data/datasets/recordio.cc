@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "ir/support/error.h"
-#include "runtime/data/files/little_endian.h"
+#include "ir/support/little_endian.h"
 
 namespace fusor::runtime {
 namespace {

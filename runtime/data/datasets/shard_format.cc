@@ -5,12 +5,12 @@
 
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "ir/support/zip_directory.h"
 #include "runtime/data/datasets/packed_images.h"
 #include "runtime/data/datasets/recordio.h"
 #include "runtime/data/datasets/tfrecord.h"
 #include "runtime/data/files/tar.h"
 #include "runtime/data/files/unpack.h"
-#include "runtime/data/files/zip_directory.h"
 
 namespace fusor::runtime {
 

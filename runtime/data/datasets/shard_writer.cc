@@ -5,10 +5,10 @@
 
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
+#include "ir/support/little_endian.h"
 #include "runtime/data/datasets/packed_images.h"
 #include "runtime/data/datasets/recordio.h"
 #include "runtime/data/datasets/tfrecord.h"
-#include "runtime/data/files/little_endian.h"
 
 namespace fusor::runtime {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
+#include "ir/support/little_endian.h"
 #include "runtime/data/files/byte_source.h"
-#include "runtime/data/files/little_endian.h"
 #include "runtime/data/files/tf_example.h"
 
 namespace fusor::runtime {

@@ -59,14 +59,15 @@ std::string_view OuterFolder(const std::vector<ZipImage>& images, size_t from) {
 
 Contents List(const InputFile& file) {
   Contents contents;
-  ReadZipDirectory(file, [&](std::string_view name, const ZipEntry& entry) {
-    if (IsHidden(name)) return;
-    if (name.ends_with('/')) {
-      contents.folders.emplace_back(name);
-    } else if (HasImageExtension(std::string(name))) {
-      contents.images.push_back({std::string(name), entry});
-    }
-  });
+  ReadZipDirectory(ZipSource(file),
+                   [&](std::string_view name, const ZipEntry& entry) {
+                     if (IsHidden(name)) return;
+                     if (name.ends_with('/')) {
+                       contents.folders.emplace_back(name);
+                     } else if (HasImageExtension(std::string(name))) {
+                       contents.images.push_back({std::string(name), entry});
+                     }
+                   });
   while (true) {
     const std::string_view outer =
         OuterFolder(contents.images, contents.top.size());
@@ -160,8 +161,8 @@ std::string ZipImages::Name(int64_t index) const {
 }
 
 Sample ZipImages::Read(int64_t index, std::vector<uint8_t>& storage) const {
-  ReadZipEntry(*file_, entries_[static_cast<size_t>(index)], Name(index),
-               storage);
+  ReadZipEntry(ZipSource(*file_), entries_[static_cast<size_t>(index)],
+               Name(index), storage);
   return {storage, Label(index)};
 }
 

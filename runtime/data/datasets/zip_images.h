@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "ir/support/file.h"
+#include "ir/support/zip_directory.h"
 #include "runtime/data/datasets/image_set.h"
-#include "runtime/data/files/zip_directory.h"
 
 namespace fusor::runtime {
 

@@ -7,12 +7,12 @@
 
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
+#include "ir/support/little_endian.h"
 #include "runtime/data/datasets/packed_images.h"
 #include "runtime/data/datasets/recordio.h"
 #include "runtime/data/datasets/tfrecord.h"
 #include "runtime/data/datasets/webdataset.h"
 #include "runtime/data/datasets/zip_images.h"
-#include "runtime/data/files/little_endian.h"
 #include "tests/fuzz/formats/format.h"
 
 namespace fusor::fuzz {
@@ -47,7 +47,7 @@ void ReadAll(const runtime::ImageSet& images) {
 
 std::string Number(uint64_t value, size_t bytes) {
   std::string text;
-  runtime::AppendLittle(value, text);
+  AppendLittle(value, text);
   return text.substr(0, bytes);
 }
 
@@ -86,7 +86,7 @@ void ReadShard(std::string_view bytes) {
   std::string file(bytes);
   if (file.size() > kTrailerBytes) {
     const size_t trailer = file.size() - kTrailerBytes;
-    const auto index = runtime::LoadLittle<uint64_t>(
+    const auto index = LoadLittle<uint64_t>(
         {reinterpret_cast<const uint8_t*>(file.data()) + trailer + 8, 8});
     if (index < trailer) {
       file.replace(trailer + 28, 4,

@@ -19,6 +19,7 @@
 #include "ir/io/printer.h"
 #include "ir/io/serialize_graph.h"
 #include "ir/support/file.h"
+#include "ir/support/little_endian.h"
 #include "ir/support/zip_archive.h"
 #include "ir/target/autotune_results.h"
 #include "ir/target/descriptions.h"
@@ -26,7 +27,6 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/data/datasets/recordio.h"
-#include "runtime/data/files/little_endian.h"
 #include "runtime/distributed/store_server.h"
 #include "runtime/program_file.h"
 #include "tests/fakes/fake_compiler.h"
@@ -423,7 +423,7 @@ std::string ZipOf(const std::map<std::string, std::string>& files,
 void WriteDatasets() {
   using runtime::ShardFormat;
   std::string magic;
-  runtime::AppendLittle(runtime::kRecordIoMagic, magic);
+  AppendLittle(runtime::kRecordIoMagic, magic);
   const std::vector<testing::TestSample> samples = {
       {"image", 0, "cat"}, {"an" + magic + "image", 1, "dog"}, {"", 1, "dog"}};
   constexpr size_t kHeader = 12;

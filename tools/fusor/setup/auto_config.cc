@@ -419,12 +419,11 @@ void AwaitChoices(const std::string& file, double budget) {
   }
 }
 
-// Returns the words of this process's command line after the program.
-std::vector<std::string> OwnArguments() {
+// Returns the words of this process's command line, the program first.
+std::vector<std::string> OwnCommand() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> words;
   for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
-  words.erase(words.begin());
   return words;
 }
 
@@ -447,9 +446,10 @@ std::vector<std::string> WithoutAuto(const std::vector<std::string>& words,
   return kept;
 }
 
+// Replaces this process by the same file with another command line. The first
+// word tells it whether it is fusor or rn50.
 [[noreturn]] void Execute(std::vector<std::string> words) {
   std::fflush(nullptr);
-  words.insert(words.begin(), "fusor");
   std::vector<char*> args;
   for (std::string& word : words) args.push_back(word.data());
   args.push_back(nullptr);
@@ -458,7 +458,7 @@ std::vector<std::string> WithoutAuto(const std::vector<std::string>& words,
                                              std::strerror(errno)));
 }
 
-// Returns the exit code of this program with other arguments.
+// Returns the exit code of this file with another command line.
 int RunProgram(const std::vector<std::string>& words) {
   std::fflush(nullptr);
   const pid_t pid = fork();
@@ -503,19 +503,22 @@ json ChooseConfiguration(const AutoFlags& flags, const AutoStep& base,
 
 void ChooseAndRestart(const CLI::App& train, const AutoFlags& flags, int rank,
                       const std::string& file, FILE* text) {
-  const std::vector<std::string> arguments = OwnArguments();
-  FUSOR_CHECK(std::find(arguments.begin(), arguments.end(), "--auto") !=
-                  arguments.end(),
-              kUsage,
-              "--auto: expected on the command line, not in FUSOR_FLAGS");
+  const std::vector<std::string> command = OwnCommand();
+  FUSOR_CHECK(
+      std::find(command.begin(), command.end(), "--auto") != command.end(),
+      kUsage, "--auto: expected on the command line, not in FUSOR_FLAGS");
   if (std::filesystem::exists(file)) {
     fmt::print(text, "auto      kept the choices of {}\n", file);
   } else if (rank != 0) {
     AwaitChoices(file, flags.budget);
   } else {
-    std::vector<std::string> words = {
-        "bench", "--auto",        "--choices",
-        file,    "--auto-budget", fmt::format("{}", flags.budget)};
+    std::vector<std::string> words = {"fusor",
+                                      "bench",
+                                      "--auto",
+                                      "--choices",
+                                      file,
+                                      "--auto-budget",
+                                      fmt::format("{}", flags.budget)};
     constexpr std::array<std::string_view, 6> kShared = {
         "Model", "Training", "Loss scale", "Compilation", "Data", "Ranks"};
     const CLI::App* bench = train.get_parent()->get_subcommand("bench");
@@ -534,7 +537,7 @@ void ChooseAndRestart(const CLI::App& train, const AutoFlags& flags, int rank,
     const int code = RunProgram(words);
     if (code != 0) std::_Exit(code);
   }
-  Execute(WithoutAuto(arguments, file));
+  Execute(WithoutAuto(command, file));
 }
 
 }  // namespace fusor::tools

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ir/support/hash.h"
-#include "runtime/data/files/little_endian.h"
+#include "ir/support/little_endian.h"
 #include "tests/testing/data_error.h"
 #include "tests/testing/dataset_files.h"
 #include "tests/testing/temporary_folder.h"

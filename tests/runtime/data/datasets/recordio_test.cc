@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/files/little_endian.h"
+#include "ir/support/little_endian.h"
 #include "tests/testing/data_error.h"
 #include "tests/testing/dataset_files.h"
 #include "tests/testing/temporary_folder.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/files/little_endian.h"
+#include "ir/support/little_endian.h"
 #include "runtime/data/files/tf_example.h"
 #include "tests/testing/data_error.h"
 #include "tests/testing/dataset_files.h"

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-namespace fusor::runtime {
+namespace fusor {
 
 // Returns the number stored in the first sizeof(T) of `bytes`, which may be
 // longer.
@@ -25,4 +25,4 @@ void AppendLittle(T value, std::string& out) {
   }
 }
 
-}  // namespace fusor::runtime
+}  // namespace fusor

@@ -1,4 +1,4 @@
-#include "runtime/data/files/zip_directory.h"
+#include "ir/support/zip_directory.h"
 
 #include <isa-l/crc.h>
 #include <isa-l/igzip_lib.h>
@@ -9,13 +9,19 @@
 #include <optional>
 #include <span>
 
-#include "ir/support/error.h"
-#include "runtime/data/files/little_endian.h"
+#include "ir/support/little_endian.h"
 
-namespace fusor::runtime {
+namespace fusor {
 namespace {
 
 using Bytes = std::span<const uint8_t>;
+
+template <typename... Args>
+void Check(bool good, const ZipSource& source,
+           fmt::format_string<const Args&...> format, const Args&... args) {
+  if (good) return;
+  ThrowError(source.code(), fmt::format(format, args...));
+}
 
 constexpr uint32_t kLocalMagic = 0x04034b50;
 constexpr uint32_t kEntryMagic = 0x02014b50;
@@ -48,35 +54,33 @@ struct Directory {
   uint64_t size = 0;
 };
 
-Directory FindDirectory(const InputFile& file) {
+Directory FindDirectory(const ZipSource& source) {
   // The end is followed by a comment of up to 64 KiB.
   constexpr int64_t kMaxComment = 0xffff;
-  const int64_t size = std::min(file.size(), kEndBytes + kMaxComment);
+  const int64_t size = std::min(source.size(), kEndBytes + kMaxComment);
   std::vector<uint8_t> tail(static_cast<size_t>(size));
-  file.Read(file.size() - size, tail);
+  source.Read(source.size() - size, tail);
   int64_t at = size - kEndBytes;
   while (at >= 0 && Word(tail, static_cast<size_t>(at)) != kEndMagic) --at;
-  FUSOR_CHECK(at >= 0, kData,
-              "{}: the zip archive has no end: it may be "
-              "truncated",
-              file.path());
+  Check(at >= 0, source, "{}: the zip archive has no end: it may be truncated",
+        source.path());
   const Bytes end = Bytes(tail).subspan(static_cast<size_t>(at));
   Directory directory{.begin = Word(end, 16), .size = Word(end, 12)};
-  const int64_t locator_at = file.size() - size + at - kLocator64Bytes;
+  const int64_t locator_at = source.size() - size + at - kLocator64Bytes;
   if (locator_at < 0) return directory;
   std::array<uint8_t, kLocator64Bytes> locator;
-  file.Read(locator_at, locator);
+  source.Read(locator_at, locator);
   if (Word(locator, 0) != kLocator64Magic) return directory;
   const uint64_t end64_at = Long(locator, 8);
-  FUSOR_CHECK(locator_at >= kEnd64Bytes &&
-                  end64_at <= static_cast<uint64_t>(locator_at - kEnd64Bytes),
-              kData, "{}: the zip archive is damaged: its end is beyond it",
-              file.path());
+  Check(locator_at >= kEnd64Bytes &&
+            end64_at <= static_cast<uint64_t>(locator_at - kEnd64Bytes),
+        source, "{}: the zip archive is damaged: its end is beyond it",
+        source.path());
   std::array<uint8_t, kEnd64Bytes> end64;
-  file.Read(static_cast<int64_t>(end64_at), end64);
-  FUSOR_CHECK(Word(end64, 0) == kEnd64Magic, kData,
-              "{}: the zip archive is damaged: expected its end at {}",
-              file.path(), end64_at);
+  source.Read(static_cast<int64_t>(end64_at), end64);
+  Check(Word(end64, 0) == kEnd64Magic, source,
+        "{}: the zip archive is damaged: expected its end at {}", source.path(),
+        end64_at);
   return {.begin = Long(end64, 48), .size = Long(end64, 40)};
 }
 
@@ -115,26 +119,38 @@ bool IsLink(Bytes bytes) {
 
 }  // namespace
 
+void ZipSource::Read(int64_t offset, std::span<uint8_t> bytes) const {
+  if (file_ != nullptr) {
+    file_->Read(offset, bytes);
+    return;
+  }
+  const auto begin = static_cast<size_t>(offset);
+  FUSOR_ASSERT(
+      begin <= memory_.size() && bytes.size() <= memory_.size() - begin,
+      "{}: bytes {} to {} of {}", path_, begin, begin + bytes.size(),
+      memory_.size());
+  std::copy_n(memory_.begin() + offset, bytes.size(), bytes.begin());
+}
+
 void ReadZipDirectory(
-    const InputFile& file,
+    const ZipSource& source,
     const std::function<void(std::string_view name, const ZipEntry&)>& use) {
-  const auto file_bytes = static_cast<uint64_t>(file.size());
-  const Directory directory = FindDirectory(file);
-  FUSOR_CHECK(
-      directory.begin <= file_bytes &&
-          directory.size <= file_bytes - directory.begin,
-      kData,
-      "{}: the zip archive is damaged: expected a directory of {} bytes "
-      "at {}, got {} bytes in all",
-      file.path(), directory.size, directory.begin, file_bytes);
+  const auto file_bytes = static_cast<uint64_t>(source.size());
+  const Directory directory = FindDirectory(source);
+  Check(directory.begin <= file_bytes &&
+            directory.size <= file_bytes - directory.begin,
+        source,
+        "{}: the zip archive is damaged: expected a directory of {} bytes "
+        "at {}, got {} bytes in all",
+        source.path(), directory.size, directory.begin, file_bytes);
   std::vector<uint8_t> entries(directory.size);
-  file.Read(static_cast<int64_t>(directory.begin), entries);
+  source.Read(static_cast<int64_t>(directory.begin), entries);
   Bytes left = entries;
   while (!left.empty()) {
     const auto check = [&](bool good) {
-      FUSOR_CHECK(good, kData,
-                  "{}: the zip archive is damaged: expected an entry at {}",
-                  file.path(), directory.begin + entries.size() - left.size());
+      Check(good, source,
+            "{}: the zip archive is damaged: expected an entry at {}",
+            source.path(), directory.begin + entries.size() - left.size());
     };
     check(left.size() >= kEntryBytes && Word(left, 0) == kEntryMagic);
     const size_t name_bytes = Short(left, 28);
@@ -152,46 +168,45 @@ void ReadZipDirectory(
         TakeZip64(left.subspan(kEntryBytes + name_bytes, extra_bytes), entry));
     const std::string_view name(
         reinterpret_cast<const char*>(left.data()) + kEntryBytes, name_bytes);
-    FUSOR_CHECK(
-        entry.header <= file.size() - kLocalBytes &&
-            entry.stored <=
-                file_bytes - static_cast<uint64_t>(entry.header) - kLocalBytes,
-        kData, "{}:{}: the zip archive ends within this file", file.path(),
-        name);
+    Check(entry.header <= source.size() - kLocalBytes &&
+              entry.stored <= file_bytes - static_cast<uint64_t>(entry.header) -
+                                  kLocalBytes,
+          source, "{}:{}: the zip archive ends within this file", source.path(),
+          name);
     // Deflate packs 258 bytes into 2 bits at best.
     constexpr uint64_t kMaxRatio = 1032;
-    FUSOR_CHECK(entry.size / kMaxRatio <= entry.stored, kData,
-                "{}:{}: expected at most {} bytes from {} packed ones, got {}",
-                file.path(), name, kMaxRatio * (entry.stored + 1), entry.stored,
-                entry.size);
+    Check(entry.size / kMaxRatio <= entry.stored, source,
+          "{}:{}: expected at most {} bytes from {} packed ones, got {}",
+          source.path(), name, kMaxRatio * (entry.stored + 1), entry.stored,
+          entry.size);
     if (!IsLink(left)) use(name, entry);
     left = left.subspan(total);
   }
 }
 
-void ReadZipEntry(const InputFile& file, const ZipEntry& entry,
+void ReadZipEntry(const ZipSource& source, const ZipEntry& entry,
                   std::string_view name, std::vector<uint8_t>& bytes) {
-  FUSOR_CHECK(!entry.encrypted, kData,
-              "{}: expected a readable file, got an encrypted one", name);
-  FUSOR_CHECK(entry.method == kStored || entry.method == kDeflated, kData,
-              "{}: expected a file that is stored or deflated, got method {}",
-              name, entry.method);
+  Check(!entry.encrypted, source,
+        "{}: expected a readable file, got an encrypted one", name);
+  Check(entry.method == kStored || entry.method == kDeflated, source,
+        "{}: expected a file that is stored or deflated, got method {}", name,
+        entry.method);
   std::array<uint8_t, kLocalBytes> local;
-  file.Read(entry.header, local);
+  source.Read(entry.header, local);
   const int64_t begin =
       entry.header + kLocalBytes + Short(local, 26) + Short(local, 28);
-  FUSOR_CHECK(Word(local, 0) == kLocalMagic && begin <= file.size() &&
-                  entry.stored <= static_cast<uint64_t>(file.size() - begin),
-              kData, "{}: the file is damaged: expected a header at {}", name,
-              entry.header);
+  Check(Word(local, 0) == kLocalMagic && begin <= source.size() &&
+            entry.stored <= static_cast<uint64_t>(source.size() - begin),
+        source, "{}: the file is damaged: expected a header at {}", name,
+        entry.header);
   bytes.resize(entry.size);
   bool good = true;
   if (entry.method == kStored) {
     good = entry.stored == entry.size;
-    if (good) file.Read(begin, bytes);
+    if (good) source.Read(begin, bytes);
   } else {
     std::vector<uint8_t> packed(entry.stored);
-    file.Read(begin, packed);
+    source.Read(begin, packed);
     const auto state = std::make_unique<inflate_state>();
     isal_inflate_init(state.get());
     state->next_in = packed.data();
@@ -202,12 +217,12 @@ void ReadZipEntry(const InputFile& file, const ZipEntry& entry,
            isal_inflate_stateless(state.get()) == ISAL_DECOMP_OK &&
            state->avail_out == 0;
   }
-  FUSOR_CHECK(good, kData, "{}: the file is damaged: expected {} bytes", name,
-              entry.size);
+  Check(good, source, "{}: the file is damaged: expected {} bytes", name,
+        entry.size);
   const uint32_t crc = crc32_gzip_refl(0, bytes.data(), bytes.size());
-  FUSOR_CHECK(crc == entry.crc, kData,
-              "{}: the file is damaged: expected checksum {:08x}, got {:08x}",
-              name, entry.crc, crc);
+  Check(crc == entry.crc, source,
+        "{}: the file is damaged: expected checksum {:08x}, got {:08x}", name,
+        entry.crc, crc);
 }
 
 bool IsZip(std::span<const uint8_t> start) {
@@ -215,4 +230,4 @@ bool IsZip(std::span<const uint8_t> start) {
                                LoadLittle<uint32_t>(start) == kEndMagic);
 }
 
-}  // namespace fusor::runtime
+}  // namespace fusor
