@@ -201,22 +201,60 @@ Value* Layers::PixelShare(const Shape& shape, int64_t rows) {
       b_.ScalarLike(share, 0), outside);
 }
 
-Value* Layers::Mix(Value* x, Value* share,
-                   const std::function<Value*(Value*)>& of) {
-  if (!mixes()) return of(x);
+Value* Layers::NextSamples(Value* x) {
   const Shape& shape = x->type().shape;
+  if (shape[0] == 1) return x;
   const std::vector<int64_t> zeros(shape.size(), 0);
   std::vector<int64_t> second = zeros;
   second[0] = 1;
   Shape first = shape;
   first[0] = 1;
-  Value* next = x;  // for a batch of one
-  if (shape[0] > 1) {
-    next = b_.Concat({b_.Slice(x, second, shape), b_.Slice(x, zeros, first)},
-                     /*dim=*/0);
-  }
+  return b_.Concat({b_.Slice(x, second, shape), b_.Slice(x, zeros, first)},
+                   /*dim=*/0);
+}
+
+Value* Layers::Mix(const Values& values, Value* share,
+                   const std::function<Value*(const Values&)>& of) {
+  if (!mixes()) return of(values);
+  Values next;
+  for (Value* x : values) next.push_back(NextSamples(x));
   Value* rest = b_.Minus(b_.ScalarLike(share, 1), share);
-  return b_.Plus(b_.Times(of(x), share), b_.Times(of(next), rest));
+  return b_.Plus(b_.Times(of(values), share), b_.Times(of(next), rest));
+}
+
+Value* Layers::MeanColour() {
+  return b_.Constant(DType::kF32, {3},
+                     {options_.mean.begin(), options_.mean.end()});
+}
+
+Value* Layers::Augmented(Value* bytes, Value* colour, Value* box) {
+  const Shape& shape = bytes->type().shape;
+  const int64_t n = shape[0];
+  // Returns column k of the colours, for each level.
+  const auto column = [&](int64_t k) {
+    Value* one = b_.Slice(colour, {0, 0, k}, {n, 3, k + 1});
+    return b_.Broadcast(b_.Reshape(one, {n, 3}), shape, {0, 3});
+  };
+  Value* levels = column(3);
+  for (int64_t k = 0; k < 3; ++k) {
+    Value* one = b_.Slice(bytes, {0, 0, 0, k}, {n, shape[1], shape[2], k + 1});
+    one = b_.Broadcast(
+        b_.Reshape(b_.Cast(one, DType::kF32), {n, shape[1], shape[2]}), shape,
+        {0, 1, 2});
+    levels = b_.Plus(levels, b_.Times(one, column(k)));
+  }
+  const auto inside = [&](int64_t dim, int64_t begin, int64_t end) {
+    const auto edge = [&](int64_t i) {
+      Value* one = b_.Slice(box, {0, i}, {n, i + 1});
+      return b_.Broadcast(b_.Reshape(one, {n}), shape, {0});
+    };
+    Value* at = b_.Iota(DType::kI32, shape, dim);
+    return b_.And(b_.Compare("ge", at, edge(begin)),
+                  b_.Compare("lt", at, edge(end)));
+  };
+  return b_.Select(b_.And(inside(1, 1, 3), inside(2, 0, 2)),
+                   b_.BroadcastTo(MeanColour(), shape),
+                   b_.Clamp(levels, 0, 255));
 }
 
 Value* Layers::Images(ir::Where at) {
@@ -225,21 +263,32 @@ Value* Layers::Images(ir::Where at) {
   const int64_t n = options_.batch;
   const int64_t s = options_.image_size;
   if (options_.input == InputFormat::kF32Nchw) {
+    FUSOR_CHECK(!augments(), kGraph,
+                "images: expected levels to augment, got f32");
     Value* x = b_.graph().AddInput({DType::kF32, {n, 3, s, s}, {}},
                                    InputRole::kData, "images");
-    return Mix(x, PixelShare(x->type().shape, /*rows=*/2),
-               [](Value* part) { return part; });
+    return Mix({x}, PixelShare(x->type().shape, /*rows=*/2),
+               [](const Values& parts) { return parts[0]; });
   }
-  Value* bytes = b_.graph().AddInput({DType::kU8, {n, s, s, 3}, {}},
-                                     InputRole::kData, "images");
+  const auto input = [&](DType dtype, Shape shape, const char* name) {
+    return b_.graph().AddInput({dtype, std::move(shape), {}}, InputRole::kData,
+                               name);
+  };
+  const Shape shape{n, s, s, 3};
+  Values values{input(DType::kU8, shape, "images")};
+  if (augments()) {
+    values.push_back(input(DType::kF32, {n, 3, 4}, "augment_colour"));
+    values.push_back(input(DType::kI32, {n, 4}, "augment_box"));
+  }
   std::vector<double> inverse;
   for (double std : options_.std) inverse.push_back(1 / std);
-  Value* mean = b_.Constant(DType::kF32, {3},
-                            {options_.mean.begin(), options_.mean.end()});
   Value* scale = b_.Constant(DType::kF32, {3}, inverse);
-  Value* levels = Mix(bytes, PixelShare(bytes->type().shape, /*rows=*/1),
-                      [&](Value* part) { return b_.Cast(part, DType::kF32); });
-  Value* x = b_.Times(b_.Minus(levels, mean), scale);
+  Value* levels =
+      Mix(values, PixelShare(shape, /*rows=*/1), [&](const Values& parts) {
+        return parts.size() > 1 ? Augmented(parts[0], parts[1], parts[2])
+                                : b_.Cast(parts[0], DType::kF32);
+      });
+  Value* x = b_.Times(b_.Minus(levels, MeanColour()), scale);
   return b_.Transpose(x, {0, 3, 1, 2});
 }
 
@@ -262,12 +311,12 @@ Value* Layers::OneHot(Value* labels, Value* logits, double smoothing) {
 Value* Layers::SampleLoss(Value* logits, Value* labels, double smoothing) {
   if (options_.loss == Loss::kCrossEntropy) {
     // The loss of mixed one-hot labels is the weighted mean of the two losses.
-    return Mix(labels, LabelShare(), [&](Value* part) {
-      return b_.CrossEntropy(logits, part, {.label_smoothing = smoothing});
+    return Mix({labels}, LabelShare(), [&](const Values& parts) {
+      return b_.CrossEntropy(logits, parts[0], {.label_smoothing = smoothing});
     });
   }
-  Value* targets = Mix(labels, LabelShare(), [&](Value* part) {
-    return OneHot(part, logits, smoothing);
+  Value* targets = Mix({labels}, LabelShare(), [&](const Values& parts) {
+    return OneHot(parts[0], logits, smoothing);
   });
   if (options_.loss == Loss::kMeanSquaredError) {
     Value* error = b_.Minus(logits, targets);

@@ -87,11 +87,20 @@ class Layers {
   bool mixes() const {
     return training() && (options_.mixup || options_.cutmix);
   }
-  // Without mixup, returns of(x). With mixup, returns the weighted mean of
-  // of(x) and of `of` of the batch's next sample. `of` returns f32 [N,..].
-  // `share` is the weight of of(x), a scalar or of the same shape.
-  ir::Value* Mix(ir::Value* x, ir::Value* share,
-                 const std::function<ir::Value*(ir::Value*)>& of);
+  bool augments() const { return training() && options_.augment; }
+  using Values = std::vector<ir::Value*>;
+  // Without mixup, returns of(values), which are [N,..]. With mixup, returns
+  // the weighted mean of that and of `of` of the batch's next samples. `of`
+  // returns f32 [N,..]. `share` is the weight of of(values), a scalar or of the
+  // same shape.
+  ir::Value* Mix(const Values& values, ir::Value* share,
+                 const std::function<ir::Value*(const Values&)>& of);
+  // Returns x with each sample replaced by the next one, the last by the first.
+  ir::Value* NextSamples(ir::Value* x);
+  ir::Value* MeanColour();  // f32 [3]
+  // Returns the levels of images u8 [N,S,S,3] as f32, changed by the inputs of
+  // ModelOptions::augment.
+  ir::Value* Augmented(ir::Value* bytes, ir::Value* colour, ir::Value* box);
   // Returns the weight of a sample's own label; null without mixup.
   ir::Value* LabelShare();
   // Returns the weight of a sample's own pixels, a scalar or of this shape;

@@ -53,6 +53,12 @@ struct ModelOptions {
   // weight of the labels is "mixup". If the box is empty, images are mixed by
   // "mixup".
   bool cutmix = false;
+  // kTrain, kU8Nhwc: changes the images before they are mixed. Row c of input
+  // "augment_colour" f32 [N,3,4] computes the level of channel c from those of
+  // red, green and blue, and 1; the result is clamped to 0..255. Pixels in the
+  // box of "augment_box" i32 [N,4], which is left, top, right and bottom, ends
+  // excluded, then have the mean colour.
+  bool augment = false;
   double norm_momentum = 0.1;  // weight of the new batch, as in PyTorch
   double norm_epsilon = 1e-5;
   // kTrain: batch normalisation over the batches of this many ranks together
@@ -70,9 +76,10 @@ struct ModelOptions {
 // A network with its loss, before differentiation. Inputs: "images", "labels"
 // i32 [N]; in kEval "weights" f32 [N], 0 for padding of the last batch; with
 // dropout "random_key" i64 and "step" i32; with mixup or CutMix "mixup" f32;
-// with CutMix "cutmix_left" etc., i32. Parameters
-// and running statistics have torchvision's names. In kTrain running statistics
-// are aliased outputs, with PyTorch's unbiased variance.
+// with CutMix "cutmix_left" etc., i32; with augmentation "augment_colour" and
+// "augment_box". Parameters and running statistics have torchvision's names. In
+// kTrain running statistics are aliased outputs, with PyTorch's unbiased
+// variance.
 struct Model {
   std::string arch;
   ModelOptions options;

@@ -17,6 +17,8 @@ Batch::Batch(int size, int image_size, const AllocateImages& allocate)
     : labels(static_cast<size_t>(size)),
       weights(static_cast<size_t>(size)),
       samples(static_cast<size_t>(size)),
+      colours(static_cast<size_t>(size)),
+      boxes(static_cast<size_t>(size)),
       size_(size),
       image_size_(image_size),
       images_bytes_(size_t{3} * size * image_size * image_size),

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "runtime/data/augment/deferred_ops.h"
 
 namespace fusor::runtime {
 
@@ -33,9 +36,17 @@ class Batch {
     return images().subspan(bytes * static_cast<size_t>(i), bytes);
   }
 
+  void SetDeferred(int i, const DeferredOps& ops) {
+    colours[static_cast<size_t>(i)] = ops.colour;
+    boxes[static_cast<size_t>(i)] = ops.box;
+  }
+
   std::vector<int32_t> labels;   // [size]
   std::vector<float> weights;    // [size], 1 for a sample, 0 for padding
   std::vector<int64_t> samples;  // [size], data set index, -1 for padding
+  // [size], the ops that the training graph applies.
+  std::vector<ColourMap> colours;
+  std::vector<std::array<int32_t, 4>> boxes;
   int64_t epoch = 0;
   int64_t index = 0;  // within the epoch
 

@@ -177,7 +177,10 @@ void Loader::Fill(const Ticket& ticket, Worker& worker) {
   float& weight = batch.weights[ticket.sample];
   for (int tries = 0; sample >= 0 && tries <= kMaxReplacements; ++tries) {
     try {
-      label = Load(sample, ticket.copy, batch.epoch, image.data(), worker);
+      const Loaded loaded =
+          Load(sample, ticket.copy, batch.epoch, image.data(), worker);
+      label = loaded.label;
+      batch.SetDeferred(ticket.sample, loaded.deferred);
       weight = 1;
       return;
     } catch (const Error& error) {
@@ -195,11 +198,12 @@ void Loader::Fill(const Ticket& ticket, Worker& worker) {
               kMaxReplacements + 1, dataset_->Name(sample));
   std::fill(image.begin(), image.end(), uint8_t{0});
   label = 0;
+  batch.SetDeferred(ticket.sample, {});
   weight = 0;
 }
 
-int32_t Loader::Load(int64_t sample, int copy, int64_t epoch, uint8_t* out,
-                     Worker& worker) const {
+Loader::Loaded Loader::Load(int64_t sample, int copy, int64_t epoch,
+                            uint8_t* out, Worker& worker) const {
   const Clock::time_point begin = Clock::now();
   const Sample read = dataset_->Read(sample, worker.storage);
   worker.stats.read_seconds += SecondsSince(begin);
@@ -209,9 +213,10 @@ int32_t Loader::Load(int64_t sample, int copy, int64_t epoch, uint8_t* out,
   const Clock::time_point decode = Clock::now();
   const std::string name = dataset_->Name(sample);
   const auto reader = OpenImage(read.bytes, name, options_.limits);
-  worker.augmenter.Apply(*reader, name, epoch, sample, copy, out);
+  const DeferredOps deferred =
+      worker.augmenter.Apply(*reader, name, epoch, sample, copy, out);
   worker.stats.decode_seconds += SecondsSince(decode);
-  return read.label;
+  return {read.label, deferred};
 }
 
 void Loader::NoteBadRecord(int64_t sample, const std::string& message) {

@@ -87,14 +87,17 @@ class Loader : public BatchSource {
     int sample = 0;
     int copy = 0;  // see Sampler::Copy
   };
+  struct Loaded {
+    int32_t label = 0;
+    DeferredOps deferred;
+  };
 
   void Work();
   bool Take(Ticket& ticket);
   void Open(Slot& slot);
   void Fill(const Ticket& ticket, Worker& worker);
-  // Returns the label.
-  int32_t Load(int64_t sample, int copy, int64_t epoch, uint8_t* out,
-               Worker& worker) const;
+  Loaded Load(int64_t sample, int copy, int64_t epoch, uint8_t* out,
+              Worker& worker) const;
   void NoteBadRecord(int64_t sample, const std::string& message);
   void Stop();
 

@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
@@ -31,7 +32,7 @@ uint64_t LossHash(uint64_t before, double loss) {
 
 // Indices of a program's inputs that the loop feeds; -1 if absent.
 struct Feed {
-  int images, labels, weights, lr, key, step, mixup;
+  int images, labels, weights, colours, boxes, lr, key, step, mixup;
   std::array<int, 4> box;
 
   explicit Feed(const Program& program) {
@@ -41,6 +42,8 @@ struct Feed {
     images = program.FindInput("images");
     labels = program.FindInput("labels");
     weights = find("weights");
+    colours = find("augment_colour");
+    boxes = find("augment_box");
     lr = find("lr");
     key = find("random_key");
     step = find("step");
@@ -52,14 +55,16 @@ struct Feed {
   // The images must not change until `copied` has occurred.
   void SetBatch(Program& program, const Batch& batch, Event& copied,
                 int64_t slot = 0) const {
+    const auto set = [&]<typename T>(int input, const std::vector<T>& values) {
+      if (input < 0) return;
+      program.SetInput(input, values.data(), values.size() * sizeof(T), slot);
+    };
     program.SetInput(images, batch.images().data(), batch.images().size_bytes(),
                      copied, slot);
-    program.SetInput(labels, batch.labels.data(),
-                     batch.labels.size() * sizeof(int32_t), slot);
-    if (weights >= 0) {
-      program.SetInput(weights, batch.weights.data(),
-                       batch.weights.size() * sizeof(float), slot);
-    }
+    set(labels, batch.labels);
+    set(weights, batch.weights);
+    set(colours, batch.colours);
+    set(boxes, batch.boxes);
   }
 };
 

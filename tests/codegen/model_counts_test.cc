@@ -70,5 +70,24 @@ TEST(ModelCounts, AreThoseStored) {
                 << kModelCounts << " if they are right";
 }
 
+// Changing the images is part of the kernel that normalises them.
+TEST(ModelCounts, AugmentingImagesAddsNoKernel) {
+  for (const char* target : {"cpu-avx512", "nvidia-h200"}) {
+    const auto steps = [&](bool augment) {
+      const test::FakeCompiler compiler(target);
+      CompileOptions options;
+      options.plan_only = true;
+      // One form of the first convolution on GPUs.
+      options.passes.disabled = {"space_to_depth"};
+      return Compile(models::BuildModel("resnet50-v1.5", models::Phase::kTrain,
+                                        {.batch = 2, .augment = augment})
+                         .graph,
+                     ProgramKind::kTrain, compiler, options)
+          .plan.steps.size();
+    };
+    EXPECT_EQ(steps(true), steps(false)) << target;
+  }
+}
+
 }  // namespace
 }  // namespace fusor::codegen

@@ -7,6 +7,10 @@ import unittest
 
 from cli_case import TINY_FILES, USAGE, CliTest
 
+# Ops that the device can do.
+COLOURS = ("--color-jitter", "0.3", "--lighting", "0.1", "--gray", "0.3",
+           "--random-erase", "0.5")
+DEVICE = ("--augment-on", "device")
 # Four batches per epoch of the 20 samples.
 RUN = (*TINY_FILES[:-1], "8", "-b", "5", "--image-size", "32", "--threads", "1",
        "--num-classes", "5")
@@ -54,21 +58,65 @@ class AugmentTest(CliTest):
                                      "--mixup-switch-prob", "1"))
 
     def test_workers_change_no_image(self):
-        losses = self.losses(*ALL, "--workers", "1")
-        self.assertEqual(self.losses(*ALL, "--workers", "5"), losses)
+        for flags in (ALL, ALL + DEVICE):
+            losses = self.losses(*flags, "--workers", "1")
+            self.assertEqual(self.losses(*flags, "--workers", "5"), losses)
 
     def test_a_run_resumes_within_an_epoch(self):
-        whole = self.report(*RUN, self.samples, *ALL)
-        work = ("--workspace", self.folder / "w", "--resume", "auto")
-        self.succeeds(*RUN, self.samples, *ALL, *work, "--prof", "3")
-        resumed = self.report(*RUN, self.samples, *ALL, *work)
-        self.assertEqual(resumed["steps"], 5)
-        for key in ("loss_hash", "state_hash"):
-            self.assertEqual(resumed[key], whole[key])
+        for place in ("host", "device"):
+            flags = (*ALL, "--augment-on", place)
+            whole = self.report(*RUN, self.samples, *flags)
+            work = ("--workspace", self.folder / place, "--resume", "auto")
+            self.succeeds(*RUN, self.samples, *flags, *work, "--prof", "3")
+            resumed = self.report(*RUN, self.samples, *flags, *work)
+            self.assertEqual(resumed["steps"], 5)
+            for key in ("loss_hash", "state_hash"):
+                self.assertEqual(resumed[key], whole[key])
+        result = self.succeeds(*RUN, self.samples, *ALL, *work)
+        self.assertIn("--augment-on was device, is now the default", result.stderr)
         # Another augmentation is named.
         other = [word if word != "0.1" else "0.2" for word in ALL]
         result = self.succeeds(*RUN, self.samples, *other, *work)
         self.assertIn("--lighting was 0.1, is now 0.2", result.stderr)
+
+    def test_the_device_gives_the_host_s_images_up_to_rounding(self):
+        # Without ops the images are equal.
+        self.assertEqual(self.losses(*DEVICE), self.losses())
+        for flags in (COLOURS, COLOURS + ("--mixup-alpha", "0.2"), ALL,
+                      COLOURS + ("--optimizer-batch-size", "10"),
+                      COLOURS + ("--train-transform", "random-resized-crop")):
+            with self.subTest(flags=flags):
+                host = self.report(*RUN, self.samples, *flags)
+                device = self.report(*RUN, self.samples, *flags, *DEVICE)
+                self.assertNotEqual(host["loss_hash"], device["loss_hash"])
+                self.assertAlmostEqual(host["losses"][0], device["losses"][0],
+                                       delta=0.02)
+        # Other augmentations differ more.
+        other = self.report(*RUN, self.samples, *COLOURS, "--seed", "1")
+        self.assertGreater(abs(host["losses"][0] - other["losses"][0]), 0.02)
+
+    def test_ranks_augment_their_images_on_the_device(self):
+        two = json.loads(self.succeeds(
+            "launch", "--nproc-per-node", "2", "--", *RUN, self.samples,
+            *COLOURS, *DEVICE, "--deterministic", "--json", "-").stdout)
+        one = self.report(*RUN, self.samples, *COLOURS, *DEVICE,
+                          "--deterministic", "--optimizer-batch-size", "10")
+        self.assertEqual(two["parameter_hash"], one["parameter_hash"])
+
+    def test_a_benchmark_and_a_program_file_augment_on_the_device(self):
+        report = self.report("bench", self.samples, "-a", "resnet20-cifar",
+                             "-b", "4", "--train-transform",
+                             "random-resized-crop", *COLOURS, *DEVICE,
+                             "--warmup", "1", "--iterations", "2")
+        self.assertGreater(report["data"]["images_per_second"], 0)
+        model = ("-a", "resnet20-cifar", "-b", "5", "--image-size", "32",
+                 "--threads", "1", "--num-classes", "5")
+        step = self.folder / "step.fusor"
+        self.succeeds("compile", *model, *DEVICE, "-o", step)
+        ran = self.report("run", step, self.samples, *COLOURS,
+                          "--train-transform", "random-resized-crop",
+                          "--training-only", "--iterations", "8")
+        self.assertEqual(ran["loss_hash"], self.losses(*COLOURS, *DEVICE))
 
     def test_bad_values_are_named(self):
         for words, flags in (
@@ -80,6 +128,8 @@ class AugmentTest(CliTest):
                   "31"], ["--ra-magnitude", "31"]),
                 (["--auto-augment: expected none, ra, ta_wide, imagenet, got "
                   "rand"], ["--auto-augment", "rand"]),
+                (["--augment-on: expected host, device, got gpu"],
+                 ["--augment-on", "gpu"]),
                 (["--random-erase: expected a number from 0 to 1, got 1.5"],
                  ["--random-erase", "1.5"]),
                 (["--recipe: expected pytorch, apex, ", ", timm-a1, ",

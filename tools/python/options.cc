@@ -14,8 +14,9 @@ namespace {
 
 namespace nb = nanobind;
 
-// Flags that the arguments `model` and `optimizer` stand for.
-constexpr std::string_view kArguments[] = {"arch", "module"};
+// Flags that are no keywords: those that the argument `model` stands for, and
+// the one that needs a data loader.
+constexpr std::string_view kExcluded[] = {"arch", "module", "augment-on"};
 
 std::string FlagName(std::string keyword) {
   std::replace(keyword.begin(), keyword.end(), '_', '-');
@@ -44,7 +45,7 @@ const CLI::Option& FindOption(const CLI::App& app, const std::string& keyword) {
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) {
-      if (std::count(std::begin(kArguments), std::end(kArguments), name) > 0) {
+      if (std::count(std::begin(kExcluded), std::end(kExcluded), name) > 0) {
         continue;
       }
       if (name == FlagName(keyword)) return *option;

@@ -127,11 +127,12 @@ Augmenter::Augmenter(const Transform& transform, uint64_t seed)
   if (t.ops.Any()) ops_.emplace(t.ops, ImageSize{t.image_size, t.image_size});
 }
 
-void Augmenter::Apply(ImageReader& reader, std::string_view name, int64_t epoch,
-                      int64_t sample, int copy, uint8_t* out) {
+DeferredOps Augmenter::Apply(ImageReader& reader, std::string_view name,
+                             int64_t epoch, int64_t sample, int copy,
+                             uint8_t* out) {
   const SampleRandom random(seed_, epoch, sample, copy);
   Crop(reader, name, random, out);
-  if (ops_.has_value()) ops_->Apply(random, out);
+  return ops_.has_value() ? ops_->Apply(random, out) : DeferredOps{};
 }
 
 void Augmenter::Crop(ImageReader& reader, std::string_view name,

@@ -73,10 +73,11 @@ class Augmenter {
 
   // Decodes the needed part of the sample and writes the result to `out`,
   // [image_size, image_size, 3]. `copy`: see SampleRandom. `name` names the
-  // image in messages. Throws kData if decoding fails or the size does not suit
-  // kPadCrop or kExact.
-  void Apply(ImageReader& reader, std::string_view name, int64_t epoch,
-             int64_t sample, int copy, uint8_t* out);
+  // image in messages. Returns the ops that the graph applies to the result.
+  // Throws kData if decoding fails or the size does not suit kPadCrop or
+  // kExact.
+  DeferredOps Apply(ImageReader& reader, std::string_view name, int64_t epoch,
+                    int64_t sample, int copy, uint8_t* out);
 
  private:
   void Crop(ImageReader& reader, std::string_view name,

@@ -327,6 +327,29 @@ void AddLevels(Pixels image, const std::array<double, 3>& levels) {
   Map(image, {table(0), table(1), table(2)});
 }
 
+std::array<double, 3> MeanColour(Pixels image) {
+  std::array<double, 3> sums = {};
+  const size_t row = image.row_bytes();
+  for (int y = 0; y < image.height; ++y) {
+    // The sums of a row fit into 32 bits, so the loop is vectorised.
+    uint32_t red = 0;
+    uint32_t green = 0;
+    uint32_t blue = 0;
+    const uint8_t* p = image.data + row * static_cast<size_t>(y);
+    for (int x = 0; x < image.width; ++x, p += 3) {
+      red += p[0];
+      green += p[1];
+      blue += p[2];
+    }
+    sums[0] += red;
+    sums[1] += green;
+    sums[2] += blue;
+  }
+  const double count = static_cast<double>(image.size()) / 3;
+  for (double& sum : sums) sum /= count;
+  return sums;
+}
+
 void FillRegion(Pixels image, const Region& region,
                 const std::array<uint8_t, 3>& colour) {
   for (int y = region.y; y < region.y + region.height; ++y) {

@@ -54,6 +54,8 @@ void GaussianBlur(Pixels image, int kernel, double sigma,
 
 // Adds the same number of levels to all pixels of a channel.
 void AddLevels(Pixels image, const std::array<double, 3>& levels);
+// Returns the mean levels of red, green and blue.
+std::array<double, 3> MeanColour(Pixels image);
 // Fills the region with a colour.
 void FillRegion(Pixels image, const Region& region,
                 const std::array<uint8_t, 3>& colour);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "ir/support/error.h"
@@ -9,8 +10,39 @@
 namespace fusor::runtime {
 namespace {
 
+using Kind = DrawnOp::Kind;
+
 bool Jitters(const RandomOpsOptions& o) {
   return o.brightness > 0 || o.contrast > 0 || o.saturation > 0 || o.hue > 0;
+}
+
+bool CanDefer(Kind kind) {
+  return kind != Kind::kPolicy && kind != Kind::kHue && kind != Kind::kBlur;
+}
+
+// `image`: as it is before the deferred ops.
+void Defer(const DrawnOp& op, Pixels image, DeferredOps& ops) {
+  switch (op.kind) {
+    case Kind::kBrightness:
+      return AdjustBrightness(ops.colour, op.value);
+    case Kind::kContrast:
+      return AdjustContrast(ops.colour, MeanColour(image), op.value);
+    case Kind::kSaturation:
+      return AdjustSaturation(ops.colour, op.value);
+    case Kind::kLighting:
+      return AddLevels(ops.colour, op.levels);
+    case Kind::kGrey:
+      return MakeGrey(ops.colour);
+    case Kind::kErasing:
+      ops.box = {op.region.x, op.region.y, op.region.x + op.region.width,
+                 op.region.y + op.region.height};
+      return;
+    case Kind::kPolicy:
+    case Kind::kHue:
+    case Kind::kBlur:
+      break;
+  }
+  FUSOR_ASSERT(false, "op {} cannot be deferred", static_cast<int>(op.kind));
 }
 
 }  // namespace
@@ -98,53 +130,95 @@ RandomOps::RandomOps(const RandomOpsOptions& options, ImageSize size)
       size_(size),
       policy_(options.policy, options.magnitude, size) {}
 
-void RandomOps::ApplyJitter(const SampleRandom& random, Pixels image) {
+void RandomOps::DrawJitterOps(const SampleRandom& random) {
   RandomSequence sequence(random, RandomStream::kColourJitter);
   const Jitter jitter = DrawJitter(options_, sequence);
   for (const JitterOp op : jitter.order) {
     const double value = jitter.values[static_cast<size_t>(op)];
     switch (op) {
       case JitterOp::kBrightness:
-        if (options_.brightness > 0) AdjustBrightness(image, value);
+        if (options_.brightness > 0)
+          drawn_.push_back({Kind::kBrightness, value});
         break;
       case JitterOp::kContrast:
-        if (options_.contrast > 0) AdjustContrast(image, value);
+        if (options_.contrast > 0) drawn_.push_back({Kind::kContrast, value});
         break;
       case JitterOp::kSaturation:
-        if (options_.saturation > 0) AdjustSaturation(image, value);
+        if (options_.saturation > 0)
+          drawn_.push_back({Kind::kSaturation, value});
         break;
       case JitterOp::kHue:
-        if (options_.hue > 0) AdjustHue(image, value);
+        if (options_.hue > 0) drawn_.push_back({Kind::kHue, value});
         break;
     }
   }
 }
 
-void RandomOps::Apply(const SampleRandom& random, uint8_t* pixels) {
-  const Pixels image = {pixels, size_.width, size_.height};
+void RandomOps::Draw(const SampleRandom& random) {
+  drawn_.clear();
   RandomSequence policy(random, RandomStream::kPolicy);
-  // torchvision's reference script interpolates bilinearly.
   for (const ChosenOp& op : policy_.Draw(policy)) {
-    ApplyOp(op, Interpolation::kBilinear, image, scratch_);
+    drawn_.push_back({.kind = Kind::kPolicy, .chosen = op});
   }
-  if (Jitters(options_)) ApplyJitter(random, image);
+  if (Jitters(options_)) DrawJitterOps(random);
   if (options_.lighting > 0) {
     RandomSequence lighting(random, RandomStream::kLighting);
-    AddLevels(image, DrawLighting(options_.lighting, lighting));
+    drawn_.push_back({.kind = Kind::kLighting,
+                      .levels = DrawLighting(options_.lighting, lighting)});
   }
   if (RandomSequence(random, RandomStream::kGrey).Chance(options_.grey)) {
-    MakeGrey(image);
+    drawn_.push_back({.kind = Kind::kGrey});
   }
   RandomSequence blur(random, RandomStream::kBlur);
   if (blur.Chance(options_.blur)) {
-    GaussianBlur(image, kBlurKernel, blur.Uniform(0.1, 2), scratch_);
+    drawn_.push_back({.kind = Kind::kBlur, .value = blur.Uniform(0.1, 2)});
   }
   RandomSequence erasing(random, RandomStream::kErasing);
   if (erasing.Chance(options_.erasing)) {
     if (const auto region = DrawErasing(size_, erasing)) {
-      FillRegion(image, *region, options_.erased_colour);
+      drawn_.push_back({.kind = Kind::kErasing, .region = *region});
     }
   }
+}
+
+void RandomOps::Run(const DrawnOp& op, Pixels image) {
+  switch (op.kind) {
+    case Kind::kPolicy:
+      // torchvision's reference script interpolates bilinearly.
+      return ApplyOp(op.chosen, Interpolation::kBilinear, image, scratch_);
+    case Kind::kBrightness:
+      return AdjustBrightness(image, op.value);
+    case Kind::kContrast:
+      return AdjustContrast(image, op.value);
+    case Kind::kSaturation:
+      return AdjustSaturation(image, op.value);
+    case Kind::kHue:
+      return AdjustHue(image, op.value);
+    case Kind::kLighting:
+      return AddLevels(image, op.levels);
+    case Kind::kGrey:
+      return MakeGrey(image);
+    case Kind::kBlur:
+      return GaussianBlur(image, kBlurKernel, op.value, scratch_);
+    case Kind::kErasing:
+      return FillRegion(image, op.region, options_.erased_colour);
+  }
+}
+
+DeferredOps RandomOps::Apply(const SampleRandom& random, uint8_t* pixels) {
+  const Pixels image = {pixels, size_.width, size_.height};
+  Draw(random);
+  auto deferred = drawn_.end();
+  while (options_.defer && deferred != drawn_.begin() &&
+         CanDefer(std::prev(deferred)->kind)) {
+    --deferred;
+  }
+  std::for_each(drawn_.begin(), deferred,
+                [&](const DrawnOp& op) { Run(op, image); });
+  DeferredOps ops;
+  std::for_each(deferred, drawn_.end(),
+                [&](const DrawnOp& op) { Defer(op, image, ops); });
+  return ops;
 }
 
 }  // namespace fusor::runtime

@@ -3,8 +3,10 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "runtime/data/augment/auto_augment.h"
+#include "runtime/data/augment/deferred_ops.h"
 #include "runtime/data/augment/pixel_ops.h"
 #include "runtime/data/augment/sample_random.h"
 
@@ -29,6 +31,9 @@ struct RandomOpsOptions {
   // Levels of an erased region. torchvision fills it with 0 after
   // normalisation, that is with the mean colour.
   std::array<uint8_t, 3> erased_colour = {124, 116, 104};
+  // Defer ops that are affine in a pixel's colour, and erasing, to the graph.
+  // The ops of a sample before its last other one are not deferred.
+  bool defer = false;
 
   bool Any() const;
 };
@@ -56,21 +61,45 @@ std::array<double, 3> DrawLighting(double deviation, RandomSequence& random);
 // area and an aspect ratio from 0.3 to 3.3. Null if none fits.
 std::optional<Region> DrawErasing(ImageSize size, RandomSequence& random);
 
+// An op that was drawn for a sample.
+struct DrawnOp {
+  enum class Kind {
+    kPolicy,
+    kBrightness,
+    kContrast,
+    kSaturation,
+    kHue,
+    kLighting,
+    kGrey,
+    kBlur,
+    kErasing
+  };
+  Kind kind = Kind::kPolicy;
+  double value = 0;                   // factor, rotation of the hue, or sigma
+  ChosenOp chosen = {};               // kPolicy
+  std::array<double, 3> levels = {};  // kLighting
+  Region region = {};                 // kErasing
+};
+
 // Applies the ops in this order: policy, colour jitter, lighting, grey, blur,
 // erasing. Not thread-safe.
 class RandomOps {
  public:
   RandomOps(const RandomOpsOptions& options, ImageSize size);
 
-  void Apply(const SampleRandom& random, uint8_t* pixels);
+  // Returns the deferred ops, which come after those applied.
+  DeferredOps Apply(const SampleRandom& random, uint8_t* pixels);
 
  private:
-  void ApplyJitter(const SampleRandom& random, Pixels image);
+  void Draw(const SampleRandom& random);
+  void DrawJitterOps(const SampleRandom& random);
+  void Run(const DrawnOp& op, Pixels image);
 
   RandomOpsOptions options_;
   ImageSize size_;
   AutoAugment policy_;
   AugmentScratch scratch_;
+  std::vector<DrawnOp> drawn_;  // of the current sample
 };
 
 }  // namespace fusor::runtime

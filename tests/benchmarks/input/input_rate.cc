@@ -2,6 +2,10 @@
 // decode, random crop, resize, flip. Prints one JSON line.
 //
 //   input_rate DATA [--images N] [--image-size S] [--num-classes N]
+//       [--augment host|device]
+//
+// --augment: also jitter, light, grey and erase images; `device` leaves that to
+// the training step.
 
 #include <fmt/core.h>
 #include <sys/resource.h>
@@ -37,7 +41,19 @@ struct Flags {
   int64_t images = 500;
   int image_size = 224;
   int num_classes = 0;
+  std::string augment;  // empty: nothing
 };
+
+fusor::runtime::RandomOpsOptions OpsOf(const Flags& flags) {
+  if (flags.augment.empty()) return {};
+  return {.brightness = 0.4,
+          .contrast = 0.4,
+          .saturation = 0.4,
+          .lighting = 0.1,
+          .grey = 0.1,
+          .erasing = 0.25,
+          .defer = flags.augment == "device"};
+}
 
 nlohmann::json Measure(const Flags& flags) {
   const Clock::time_point start = Clock::now();
@@ -51,7 +67,8 @@ nlohmann::json Measure(const Flags& flags) {
       std::move(images),
       {.batch_size = batch,
        .transform = {.kind = fusor::runtime::TransformKind::kRandomResizedCrop,
-                     .image_size = flags.image_size},
+                     .image_size = flags.image_size,
+                     .ops = OpsOf(flags)},
        .training = true,
        .threads = 1,
        .prefetch = 1,
@@ -78,6 +95,8 @@ int main(int argc, char** argv) {
   app.add_option("--images", flags.images);
   app.add_option("--image-size", flags.image_size);
   app.add_option("--num-classes", flags.num_classes);
+  app.add_option("--augment", flags.augment)
+      ->check(CLI::IsMember({"host", "device"}));
   CLI11_PARSE(app, argc, argv);
   try {
     fmt::print("{}\n", Measure(flags).dump());

@@ -59,8 +59,11 @@ def make_sets(binaries, data, folder):
 
 def programs_of(args, sets):
     """Returns a command for each program."""
-    programs = {name: [args.bin / "input_rate", path]
-                for name, path in sets.items()}
+    rate = args.bin / "input_rate"
+    programs = {name: [rate, path] for name, path in sets.items()}
+    for place in "host", "device":
+        programs[f"{REFERENCE}, augmented on the {place}"] = [
+            rate, args.data, "--augment", place]
     for loader, (name, module) in PEERS.items():
         for python in args.python:
             if subprocess.run([python, "-c", f"import {module}"], check=False,

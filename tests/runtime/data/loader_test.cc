@@ -149,9 +149,11 @@ TEST(Loader, BatchesDoNotDependOnThreadsOrPrefetch) {
                                 .grey = 0.2,
                                 .blur = 0.3,
                                 .erasing = 0.3};
+  bool defer = false;
   const auto run = [&](int threads, int prefetch, AutoAugmentPolicy policy) {
     RandomOpsOptions with_policy = ops;
     with_policy.policy = policy;
+    with_policy.defer = defer;
     Loader loader(std::make_unique<ImageFolder>(folder.path()),
                   {.batch_size = 6,
                    .transform = {.kind = TransformKind::kRandomResizedCrop,
@@ -170,6 +172,12 @@ TEST(Loader, BatchesDoNotDependOnThreadsOrPrefetch) {
       for (const int32_t label : batch.labels) {
         all.push_back(static_cast<uint8_t>(label));
       }
+      const auto add = [&](const auto& values) {
+        const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
+        all.insert(all.end(), bytes, bytes + values.size() * sizeof(values[0]));
+      };
+      add(batch.colours);
+      add(batch.boxes);
     }
     return all;
   };
@@ -177,13 +185,16 @@ TEST(Loader, BatchesDoNotDependOnThreadsOrPrefetch) {
   for (const AutoAugmentPolicy policy :
        {AutoAugmentPolicy::kNone, AutoAugmentPolicy::kRandAugment,
         AutoAugmentPolicy::kTrivialAugmentWide, AutoAugmentPolicy::kImageNet}) {
-    const Bytes expected = run(1, 1, policy);
-    EXPECT_EQ(run(2, 3, policy), expected);
-    EXPECT_EQ(run(7, 2, policy), expected);
-    EXPECT_EQ(run(7, 2, policy), expected);
-    different.insert(expected);
+    for (const bool on_device : {false, true}) {
+      defer = on_device;
+      const Bytes expected = run(1, 1, policy);
+      EXPECT_EQ(run(2, 3, policy), expected);
+      EXPECT_EQ(run(7, 2, policy), expected);
+      EXPECT_EQ(run(7, 2, policy), expected);
+      different.insert(expected);
+    }
   }
-  EXPECT_EQ(different.size(), 4);
+  EXPECT_EQ(different.size(), 8);
 }
 
 TEST(Loader, CopiesOfASampleHaveOtherAugmentations) {

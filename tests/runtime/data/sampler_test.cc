@@ -122,13 +122,13 @@ TEST(Sampler, SenselessOptionsAreRejected) {
 // repeated order. Its ranks together see the samples of a global batch of
 // fusor.
 TEST(Sampler, RepetitionsGiveTheGlobalBatchesOfRASampler) {
-  constexpr int64_t kSamples = 700;
+  constexpr int64_t kSetSize = 700;
   constexpr int kBatch = 10;
   for (const int repetitions : {1, 2, 3, 4}) {
     for (const int ranks : {1, 2, 3}) {
-      const int64_t length = repetitions == 1 ? kSamples : 512;
+      const int64_t length = repetitions == 1 ? kSetSize : 512;
       std::vector<int64_t> repeated;
-      for (const int64_t sample : ShuffledOrder(kSamples, 4, 2)) {
+      for (const int64_t sample : ShuffledOrder(kSetSize, 4, 2)) {
         repeated.insert(repeated.end(), repetitions, sample);
       }
       for (int64_t index = 0; index < length / (kBatch * ranks); ++index) {
@@ -140,7 +140,7 @@ TEST(Sampler, RepetitionsGiveTheGlobalBatchesOfRASampler) {
         }
         std::map<std::pair<int64_t, int>, int> seen;
         for (int rank = 0; rank < ranks; ++rank) {
-          Sampler sampler({.samples = kSamples,
+          Sampler sampler({.samples = kSetSize,
                            .batch_size = kBatch,
                            .rank = rank,
                            .world_size = ranks,

@@ -207,9 +207,14 @@ class BenchCommand {
       program_->SetInput(images, batch.images().data(),
                          batch.images().size_bytes(), copied, slot);
     }
-    if (labels >= 0) {
-      program_->SetInput(labels, batch.labels.data(),
-                         batch.labels.size() * sizeof(int32_t), slot);
+    const auto set = [&]<typename T>(int input, const std::vector<T>& values) {
+      if (input < 0) return;
+      program_->SetInput(input, values.data(), values.size() * sizeof(T), slot);
+    };
+    set(labels, batch.labels);
+    if (flags_.model.augment_on == "device") {
+      set(program_->FindInput("augment_colour"), batch.colours);
+      set(program_->FindInput("augment_box"), batch.boxes);
     }
   }
 

@@ -162,6 +162,10 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
       ->capture_default_str()
       ->check(Number(0, 0.999));
   AddMixFlags(app, f);
+  app.add_option("--augment-on", f.augment_on,
+                 "Change colours and erase regions of images on: host, device")
+      ->capture_default_str()
+      ->check(OneOf({"host", "device"}));
   app.add_option("--mean", f.mean,
                  "Means of red, green and blue, on a scale of 0 to 255")
       ->expected(3)
@@ -182,7 +186,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
   for (const char* name :
        {"--arch", "--batch-size", "--image-size", "--fan", "--zero-gamma",
         "--dropout", "--loss", "--label-smoothing", "--mixup", "--cutmix-alpha",
-        "--mixup-switch-prob"}) {
+        "--mixup-switch-prob", "--augment-on"}) {
     module->excludes(app.get_option(name));
   }
 }

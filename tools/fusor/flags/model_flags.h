@@ -25,6 +25,7 @@ struct ModelFlags {
   double mixup = 0;
   double cutmix = 0;
   double mixup_switch = 0.5;
+  std::string augment_on = "host";
   std::vector<double> mean, std;    // 3 values; empty: ImageNet's or CIFAR's
   std::vector<std::string> freeze;  // regular expressions
 };

@@ -45,6 +45,7 @@ runtime::RandomOpsOptions MakeRandomOps(const AugmentFlags& flags,
   ops.grey = flags.grey;
   ops.blur = flags.blur;
   ops.erasing = flags.erasing;
+  ops.defer = model.augment_on == "device";
   const std::array<double, 3> mean = MakeModelOptions(model, 0).mean;
   for (size_t c = 0; c < 3; ++c) {
     ops.erased_colour[c] = static_cast<uint8_t>(std::lround(mean[c]));

@@ -48,6 +48,7 @@ models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes) {
   options.label_smoothing = flags.label_smoothing;
   options.mixup = flags.mixup > 0;
   options.cutmix = flags.cutmix > 0;
+  options.augment = flags.augment_on == "device";
   options.freeze = flags.freeze;
   if (IsCifar(flags)) {
     options.mean = {125.3, 123.0, 113.9};

@@ -53,6 +53,8 @@ inspect::InputBytes InputsOf(const ir::Graph& model,
   inspect::InputBytes given = Scalars(lr);
   given["images"] = BytesOf(batch.images().data(), batch.images().size());
   given["labels"] = BytesOf(batch.labels.data(), batch.labels.size());
+  given["augment_colour"] = BytesOf(batch.colours.data(), batch.colours.size());
+  given["augment_box"] = BytesOf(batch.boxes.data(), batch.boxes.size());
   return Completed(model, std::move(given));
 }
 
