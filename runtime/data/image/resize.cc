@@ -2,110 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "ir/support/error.h"
 
 namespace fusor::runtime {
-namespace {
-
-constexpr int kPrecisionBits = 22;
-constexpr int32_t kHalf = 1 << (kPrecisionBits - 1);
-
-// The loops below are inlined into each calling function and compiled for its
-// instruction set. All variants compute the same integers.
-#define FUSOR_LOOP inline __attribute__((always_inline))
-
-using Int4 = int32_t __attribute__((vector_size(16)));
-
-FUSOR_LOOP void Widen(const uint8_t* in, int count, int32_t* __restrict out) {
-  for (int i = 0; i < count; ++i) out[i] = in[i];
-}
-
-// Filters one row horizontally; `in` and `out` have 3 values per pixel. Uses 4
-// lanes, so it reads and writes one value past the last pixel.
-FUSOR_LOOP void SumColumns(const int32_t* in, const int* first,
-                           const int32_t* weights, int taps, int width,
-                           int32_t* __restrict out) {
-  for (int x = 0; x < width; ++x) {
-    const int32_t* from = in + 3 * first[x];
-    Int4 sum = {kHalf, kHalf, kHalf, 0};
-    for (int t = 0; t < taps; ++t) {
-      Int4 pixel;
-      std::memcpy(&pixel, from + 3 * t, sizeof(pixel));
-      sum += pixel * weights[t];
-    }
-    std::memcpy(out + 3 * x, &sum, sizeof(sum));
-    weights += taps;
-  }
-}
-
-// Weights are non-negative and sum to one, so no clamping is needed.
-FUSOR_LOOP void Narrow(const int32_t* in, int count, uint8_t* __restrict out) {
-  for (int i = 0; i < count; ++i) {
-    out[i] = static_cast<uint8_t>(in[i] >> kPrecisionBits);
-  }
-}
-
-// Sums `taps` weighted rows of bytes, `stride` bytes apart.
-FUSOR_LOOP void SumRows(const uint8_t* in, size_t stride,
-                        const int32_t* weights, int taps, int count,
-                        int32_t* __restrict out) {
-  for (int i = 0; i < count; ++i) out[i] = kHalf;
-  for (int t = 0; t < taps; ++t) {
-    const uint8_t* row = in + stride * t;
-    const int32_t weight = weights[t];
-    for (int i = 0; i < count; ++i) out[i] += row[i] * weight;
-  }
-}
-
-// Inputs and outputs of one resize.
-struct Passes {
-  const Image& source;
-  const ResizeAxis& columns;
-  const ResizeAxis& rows;
-  int values;       // per row of the window
-  int height;       // of the window
-  int32_t* wide;    // one source row
-  int32_t* sums;    // one row of the window
-  uint8_t* narrow;  // [source rows, values]
-  uint8_t* out;     // [height, values]
-};
-
-FUSOR_LOOP void RunPasses(const Passes& p) {
-  const auto stride = static_cast<size_t>(p.values);
-  for (int y = 0; y < p.source.height; ++y) {
-    Widen(p.source.Row(y), p.source.width * 3, p.wide);
-    SumColumns(p.wide, p.columns.first.data(), p.columns.weights.data(),
-               p.columns.taps, p.values / 3, p.sums);
-    Narrow(p.sums, p.values, p.narrow + stride * y);
-  }
-  for (int y = 0; y < p.height; ++y) {
-    const int first = p.rows.first[y];
-    // Taps of zero weight may be past the last row.
-    const int taps = std::min(p.rows.taps, p.source.height - first);
-    SumRows(p.narrow + stride * first, stride,
-            &p.rows.weights[static_cast<size_t>(y) * p.rows.taps], taps,
-            p.values, p.sums);
-    Narrow(p.sums, p.values, p.out + stride * y);
-  }
-}
-
-#undef FUSOR_LOOP
-
-void RunPortable(const Passes& passes) { RunPasses(passes); }
-
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) void RunAvx2(const Passes& passes) {
-  RunPasses(passes);
-}
-
-const auto kRun = __builtin_cpu_supports("avx2") ? RunAvx2 : RunPortable;
-#else
-const auto kRun = RunPortable;
-#endif
-
-}  // namespace
 
 ResizeSpec ResizeWhole(ImageSize source, ImageSize result) {
   return {.source = source,
@@ -147,7 +47,7 @@ void Resizer::PlanAxis(int source, float low, float high, int result, int begin,
     int32_t* weights = &axis.weights[static_cast<size_t>(i) * axis.taps];
     for (int t = 0; t < taps; ++t) {
       weights[t] =
-          static_cast<int32_t>(0.5 + exact_[t] / sum * (1 << kPrecisionBits));
+          static_cast<int32_t>(0.5 + exact_[t] / sum * (1 << kResizeBits));
     }
     axis.first[i] -= axis.begin;
   }
@@ -197,21 +97,8 @@ void Resizer::Run(const Image& source, uint8_t* out) {
   FUSOR_ASSERT(source.width == region.width && source.height == region.height,
                "source {}x{}, planned for {}x{}", source.width, source.height,
                region.width, region.height);
-  const int values = width_ * 3;
-  // Every result pixel reads columns_.taps source pixels. Some, with weight
-  // zero, may be past the end of the row.
-  wide_.resize(size_t{3} * (region.width + columns_.taps) + 1);
-  sums_.resize(static_cast<size_t>(values) + 1);
-  narrow_.resize(static_cast<size_t>(values) * region.height);
-  kRun({.source = source,
-        .columns = columns_,
-        .rows = rows_,
-        .values = values,
-        .height = height_,
-        .wide = wide_.data(),
-        .sums = sums_.data(),
-        .narrow = narrow_.data(),
-        .out = out});
+  ResizeFast({.source = source, .columns = columns_, .rows = rows_, .out = out},
+             scratch_);
 }
 
 }  // namespace fusor::runtime

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/data/image/image.h"
+#include "runtime/data/image/resize_passes.h"
 
 namespace fusor::runtime {
 
@@ -25,16 +26,6 @@ struct ResizeSpec {
 
 // Resizes all of a `source` image to `result`.
 ResizeSpec ResizeWhole(ImageSize source, ImageSize result);
-
-// Filter of one axis of a resize. Result i is the sum over t of weights[i *
-// taps + t] * source[begin + first[i] + t], scaled by 2^22.
-struct ResizeAxis {
-  int begin = 0;  // range of source positions with any weight
-  int end = 0;
-  int taps = 0;
-  std::vector<int> first;
-  std::vector<int32_t> weights;
-};
 
 // Antialiased bilinear resampling in the arithmetic of Pillow's Resample.c:
 // triangle filter, 22-bit fixed point, horizontal pass first, 8-bit
@@ -63,10 +54,8 @@ class Resizer {
   ResizeAxis rows_;
   int width_ = 0;  // of the window
   int height_ = 0;
-  std::vector<double> exact_;    // weights of one position
-  std::vector<int32_t> wide_;    // one source row
-  std::vector<int32_t> sums_;    // one row of the window
-  std::vector<uint8_t> narrow_;  // [source rows, width_, 3]
+  std::vector<double> exact_;  // weights of one position
+  ResizeScratch scratch_;
 };
 
 }  // namespace fusor::runtime

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <random>
 
 #include "ir/support/error.h"
+#include "runtime/data/image/resize_passes.h"
 #include "tests/runtime/data/image/pillow_golden.h"
 #include "tests/testing/image_files.h"
 
@@ -45,6 +47,50 @@ TEST(Resize, EqualsPillow) {
     EXPECT_LE(LargestDifference(Resize(PillowSource(c), spec), c.pixels),
               allowed)
         << "key " << c.key;
+  }
+}
+
+// Weights of an axis that sum to 2^22, at ascending positions.
+ResizeAxis RandomAxis(int source, int count, int taps, std::mt19937& random) {
+  ResizeAxis axis{.begin = 0, .end = source, .taps = taps};
+  for (int i = 0; i < count; ++i) {
+    axis.first.push_back(i * (source - 1) / std::max(count - 1, 1));
+    int32_t left = 1 << kResizeBits;
+    for (int t = 0; t < taps; ++t) {
+      const bool outside = axis.first[i] + t >= source;
+      const bool last = t + 1 == taps || axis.first[i] + t + 1 == source;
+      const auto weight = outside ? 0
+                          : last  ? left
+                                  : static_cast<int32_t>(random() % (left + 1));
+      axis.weights.push_back(weight);
+      left -= weight;
+    }
+  }
+  return axis;
+}
+
+TEST(Resize, AllInstructionSetsComputeTheSameBytes) {
+  std::mt19937 random(1);
+  for (const int taps : {1, 2, 3, 4, 7, 64}) {
+    for (const int width : {1, 2, 3, 4, 5, 31, 64, 75, 224}) {
+      const ImageSize size = {1 + static_cast<int>(random() % 300),
+                              1 + static_cast<int>(random() % 40)};
+      const Image image = MakePicture(size.width, size.height, taps);
+      const int height = 1 + static_cast<int>(random() % 30);
+      const ResizeAxis columns = RandomAxis(size.width, width, taps, random);
+      const ResizeAxis rows = RandomAxis(size.height, height, taps, random);
+      const auto resize = [&](auto* passes) {
+        // A byte more than the result, to be left alone.
+        std::vector<uint8_t> out(size_t{3} * width * height + 1, 0xA5);
+        ResizeScratch scratch;
+        passes({image, columns, rows, out.data()}, scratch);
+        return out;
+      };
+      const std::vector<uint8_t> expected = resize(ResizePortably);
+      EXPECT_EQ(expected.back(), 0xA5);
+      EXPECT_EQ(resize(ResizeFast), expected)
+          << taps << " taps, width " << width;
+    }
   }
 }
 
