@@ -61,9 +61,10 @@ def programs_of(args, sets):
     """Returns a command for each program."""
     rate = args.bin / "input_rate"
     programs = {name: [rate, path] for name, path in sets.items()}
-    for place in "host", "device":
-        programs[f"{REFERENCE}, augmented on the {place}"] = [
-            rate, args.data, "--augment", place]
+    for name in REFERENCE, "raw shards, 256":
+        for place in "host", "device":
+            programs[f"{name}, augmented on the {place}"] = [
+                rate, sets[name], "--augment", place]
     for loader, (name, module) in PEERS.items():
         for python in args.python:
             if subprocess.run([python, "-c", f"import {module}"], check=False,
