@@ -264,6 +264,7 @@ class OptionTest(StepCase):
         self.fails(USAGE, ["amp_allow, amp_deny: expected amp too"], compile,
                    amp_allow=["conv2d"])
         self.fails(USAGE, ["arch: unknown"], compile, arch="vgg16")
+        self.fails(USAGE, ["augment_on: unknown"], compile, augment_on="device")
         self.fails(USAGE, ["momentum: expected it in the optimizer"], compile,
                    momentum=0.5)
         self.fails(USAGE, ["optimizer: expected one of fusor"], compile,
