@@ -53,6 +53,20 @@ class CudaTest(unittest.TestCase):
         self.assertEqual(self.bench("--cuda-graph-steps", "8",
                                     "--cuda-dependent-launch", "on"), losses)
 
+    def test_each_step_of_a_graph_has_its_own_augmentation(self):
+        samples = self.folder / "samples"
+        subprocess.run([FUSOR, "data", "make-samples", "--out", samples,
+                        "--train-images", "2"], capture_output=True, check=True)
+
+        def losses(*args):
+            return self.fusor(
+                "train", samples, *MODEL, "--train-transform",
+                "random-resized-crop", "--color-jitter", "0.4",
+                "--random-erase", "0.5", "--augment-on", "device",
+                "--training-only", "--iterations", "5", *args)[0]["losses"]
+
+        self.assertEqual(losses("--cuda-graph-steps", "2"), losses())
+
     # Among the candidates are convolutions that add to their result in memory.
     def test_bench_tunes(self):
         choices = self.folder / "choices.txt"
