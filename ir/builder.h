@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -323,6 +324,14 @@ class Builder {
   Value* AvgPool2d(Value* x, const Pool2dOptions& options, Where at = {});
 
   // --- Composites ------------------------------------------------------------
+  // Returns y, computed from xs by any ops, and gives it a gradient of its own.
+  // `gradient` builds, from the gradient dy of y, the gradient of each of xs,
+  // of its type; null for none. No other value gets a gradient through y, so xs
+  // has all parameters and values that y is computed from.
+  Value* CustomGradient(
+      Value* y, const std::vector<Value*>& xs,
+      const std::function<std::vector<Value*>(Value* dy)>& gradient,
+      Where at = {});
   // x [.., I], weight [O,I], bias [O] or null -> x W^T + b, [.., O].
   Value* Linear(Value* x, Value* weight, Value* bias, Where at = {});
   // Clamps x to [low, high]. As in PyTorch, the gradient at the limits is

@@ -36,6 +36,27 @@ Value* Builder::Shifted(Value* x, int64_t dim) {
   return Minus(x, Spread(peak, x, {dim}));
 }
 
+Value* Builder::CustomGradient(
+    Value* y, const std::vector<Value*>& xs,
+    const std::function<std::vector<Value*>(Value* dy)>& gradient, Where at) {
+  const Layer layer(*this, at);
+  CheckValues("custom_gradient", {y}, at);
+  // A placeholder of the type of y. A second stop_gradient, since the composite
+  // may have one of y itself, and equal nodes are merged.
+  Value* dy = StopGradient(StopGradient(y));
+  const std::vector<Value*> gradients = gradient(dy);
+  FUSOR_CHECK(gradients.size() == xs.size(), kGraph,
+              "custom_gradient{}: expected {} gradients, one per operand, got "
+              "{}",
+              AtLocation(Here(at)), xs.size(), gradients.size());
+  std::vector<Value*> operands{y, dy};
+  for (size_t i = 0; i < xs.size(); ++i) {
+    if (gradients[i] == nullptr) continue;
+    operands.insert(operands.end(), {xs[i], gradients[i]});
+  }
+  return Add(OpKind::kCustomGradient, std::move(operands))->output();
+}
+
 Value* Builder::Linear(Value* x, Value* weight, Value* bias, Where at) {
   const Layer layer(*this, at);
   CheckValues("linear", {x, weight}, at);

@@ -75,10 +75,11 @@ enum class OpKind : uint8_t {
   kBatchNormTrain,
   kBatchNormGrad,
   kSpaceToDepth,
-  // Collectives, fusion
+  // Collectives, differentiation, fusion
   kAllReduce,
   kAllGather,
   kReduceScatter,
+  kCustomGradient,
   kFusion,
 };
 

@@ -241,13 +241,14 @@ bool FuseNormActivation(ir::Graph& graph, PassContext& context);
 
 // Appends the gradients of output "loss", times the loss scale, with respect to
 // every parameter, as outputs "grad/<parameter>", each after an all_reduce.
-// Then erases nodes that only differentiation needed (stop_gradient). A
+// Then erases nodes that only differentiation needed (stop_gradient,
+// custom_gradient). A
 // parameter that the loss does not depend on gets no gradient. Throws kGraph if
 // there is no output "loss" or no parameter.
 bool Autodiff(ir::Graph& graph, PassContext& context);
 
-// Replaces stop_gradient by its operand, for graphs that are not
-// differentiated.
+// Replaces stop_gradient and custom_gradient by their operand, for graphs that
+// are not differentiated.
 bool DropStopGradient(ir::Graph& graph, PassContext& context);
 
 // Adds gradients to state "accumulated/<parameter>", role accumulator, before

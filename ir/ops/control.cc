@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <unordered_map>
 
+#include "ir/builder.h"
 #include "ir/interpreter/strided_loops.h"
 #include "ir/ops/families.h"
 #include "ir/shard.h"
@@ -71,6 +73,53 @@ void EvalAllReduce(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
   for (size_t i = 0; i < in.size(); ++i) out[i]->data = in[i]->data;
 }
 
+// Operands: y, dy, then pairs of an operand x of the composite and dx.
+std::vector<TensorType> InferCustomGradient(Types in, const Attrs&) {
+  FUSOR_CHECK(in.size() % 2 == 0, kGraph,
+              "expected y, dy and pairs of x and dx, got {} operands",
+              in.size());
+  for (size_t i = 0; i < in.size(); i += 2) {
+    FUSOR_CHECK(
+        in[i].dtype == in[i + 1].dtype && in[i].shape == in[i + 1].shape,
+        kGraph, "gradient of operand {}: expected {}, got {}",
+        i == 0 ? 0 : i / 2 - 1, ToString(in[i]), ToString(in[i + 1]));
+  }
+  return {in[0]};
+}
+
+// dx was built from dy, a placeholder. Builds the nodes between them again,
+// from the actual gradient.
+std::vector<Value*> GradCustom(Builder& b, const Node& node,
+                               std::span<Value* const> d_outputs) {
+  const Value* dy = node.input(1);
+  std::unordered_map<const Value*, Value*> actual{{dy, d_outputs[0]}};
+  const auto actual_of = [&](Value* value) {
+    const auto found = actual.find(value);
+    return found == actual.end() ? value : found->second;
+  };
+  const auto& nodes = b.graph().nodes();
+  const int first = dy->producer() == nullptr ? 0 : dy->producer()->position();
+  for (int i = first + 1; i < node.position(); ++i) {
+    const Node& original = *nodes[static_cast<size_t>(i)];
+    std::vector<Value*> inputs;
+    for (Value* input : original.inputs()) inputs.push_back(actual_of(input));
+    if (inputs == original.inputs()) continue;
+    const Node* built = b.Add(original.kind(), inputs, original.attrs());
+    for (size_t k = 0; k < original.num_outputs(); ++k) {
+      actual[original.output(k)] = built->output(k);
+    }
+  }
+  std::vector<Value*> gradients(node.num_inputs(), nullptr);
+  for (size_t i = 2; i < node.num_inputs(); i += 2) {
+    gradients[i] = actual_of(node.input(i + 1));
+  }
+  return gradients;
+}
+
+void EvalCustomGradient(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
+  out[0]->data = in[0]->data;
+}
+
 std::vector<OpDef> MakeOps() {
   OpDef all_reduce;
   all_reduce.kind = OpKind::kAllReduce;
@@ -103,6 +152,19 @@ std::vector<OpDef> MakeOps() {
   reduce_scatter.infer = InferReduceScatter;
   reduce_scatter.eval = EvalReduceScatter;
 
+  OpDef custom;
+  custom.kind = OpKind::kCustomGradient;
+  custom.name = "custom_gradient";
+  custom.summary =
+      "y; operands y, dy, x, dx, ..: if the gradient of y is dy, that of x is "
+      "dx";
+  custom.min_inputs = 2;
+  custom.max_inputs = -1;
+  custom.layout = LayoutRule::kSame;
+  custom.infer = InferCustomGradient;
+  custom.gradient = GradCustom;
+  custom.eval = EvalCustomGradient;
+
   OpDef fusion;
   fusion.kind = OpKind::kFusion;
   fusion.name = "fusion";
@@ -121,7 +183,7 @@ std::vector<OpDef> MakeOps() {
                   {"tensors", int64_t{1}},
                   {"copies_together", false}};
   fusion.has_body = true;
-  return {all_reduce, all_gather, reduce_scatter, fusion};
+  return {all_reduce, all_gather, reduce_scatter, custom, fusion};
 }
 
 }  // namespace

@@ -406,7 +406,8 @@ class Exporter {
 
   Item Convert() {
     const OpKind kind = node_->kind();
-    if (kind == OpKind::kStopGradient || kind == OpKind::kCopy) {
+    if (kind == OpKind::kStopGradient || kind == OpKind::kCopy ||
+        kind == OpKind::kCustomGradient) {
       return ItemOf(node_->input(0));
     }
     if (kind == OpKind::kConstant) return Constant();

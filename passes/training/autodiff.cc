@@ -23,6 +23,7 @@
 #include "ir/support/error.h"
 #include "passes/passes.h"
 #include "passes/simplify/constant_folding.h"
+#include "passes/simplify/dead_code.h"
 #include "passes/training/training_state.h"
 
 namespace fusor::passes {
@@ -191,18 +192,23 @@ void MoveToProducers(Graph& graph, const std::vector<Node*>& appended) {
   graph.Reorder(order);
 }
 
-// Replaces each stop_gradient that `allow` accepts by its operand.
+// Replaces each custom_gradient, and each stop_gradient that `allow` accepts,
+// by its operand. Erases the nodes that only a custom_gradient used.
 template <typename Allow>
 bool EraseStopGradients(Graph& graph, const Allow& allow) {
   std::vector<Node*> dropped;
+  bool custom = false;
   for (const auto& node : graph.nodes()) {
     const bool constant =
         IsConstant(node->op()) && NodeScalar(*node) == ir::ScalarOp::kIdentity;
-    if (!constant || !allow(*node->output())) continue;
+    const bool own = node->kind() == ir::OpKind::kCustomGradient;
+    if (!own && (!constant || !allow(*node->output()))) continue;
+    custom |= own;
     graph.ReplaceAllUses(node->output(), node->input(0));
     dropped.push_back(node.get());
   }
   graph.EraseAll(dropped);
+  if (custom) EraseDeadNodes(graph);
   return !dropped.empty();
 }
 

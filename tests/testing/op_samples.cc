@@ -192,6 +192,7 @@ void AddTheRest(OpSamples& all) {
   all.insert({"all_gather", {{x}, {{"ranks", int64_t{1}}}, kAll}});
   all.insert({"reduce_scatter", {{{{4, 16}}}, {{"parts", int64_t{1}}}, kAll}});
   all.insert({"all_reduce", {{x, {{4}}}, {}, kAll}});
+  all.insert({"custom_gradient", {{x, x, x, x}, {}, kAll}});
 }
 
 }  // namespace

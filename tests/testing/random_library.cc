@@ -365,7 +365,12 @@ class LibraryOps {
 
   // --- Others ---------------------------------------------------------------
   void Mark(Value* x) {
-    if (draw_.Chance(0.5)) {
+    if (draw_.Chance(0.2)) {
+      Value* y = b_.CustomGradient(x, {x}, [this](Value* dy) {
+        return std::vector<Value*>{b_.Plus(dy, dy)};
+      });
+      pool_.Adopt(y, Bound(x));
+    } else if (draw_.Chance(0.5)) {
       pool_.Adopt(b_.StopGradient(x), Bound(x));
     } else {
       pool_.Adopt(b_.Unary("is_finite", x), 1);

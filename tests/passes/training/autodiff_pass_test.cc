@@ -109,6 +109,34 @@ TEST_F(AutodiffPassTest, DropsStopGradientAndObeysIt) {
                         *graph);
 }
 
+TEST_F(AutodiffPassTest, FollowsACustomGradientAndDropsIt) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %a = weight : f32[]
+    %b = weight : f32[]
+    %y = mul(%a, %b) : f32[]
+    %dy = stop_gradient(%y) : f32[]
+    %n = neg(%dy) : f32[]
+    %da = exp(%n) : f32[]
+    %c = custom_gradient(%y, %dy, %a, %da) : f32[]
+    %loss = exp(%c) : f32[]
+    return %loss as "loss"
+  })");
+  EXPECT_TRUE(Run(*graph));
+  test::ExpectSameGraph(R"(graph g {
+    %a = weight : f32[]
+    %b = weight : f32[]
+    %y = mul(%a, %b) : f32[]
+    %loss = exp(%y) : f32[]
+    %one = constant() {dtype="f32", shape=[], value=[1.0]} : f32[]
+    %d = mul(%one, %loss) : f32[]
+    %n = neg(%d) : f32[]
+    %da = exp(%n) : f32[]
+    %ra = all_reduce(%da) : f32[]
+    return %loss as "loss", %ra as "grad/a"
+  })",
+                        *graph);
+}
+
 TEST_F(AutodiffPassTest, GivesNoGradientToWhatTheLossDoesNotDependOn) {
   const auto graph = test::ParseOrDie(R"(graph g {
     %a = weight : f32[]

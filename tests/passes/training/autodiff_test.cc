@@ -224,6 +224,20 @@ TEST(Autodiff, RejectsOpsThatCannotBeDifferentiated) {
                             "cannot be differentiated"));
 }
 
+TEST(Autodiff, RejectsACustomGradientOfAnotherShape) {
+  Graph graph;
+  Builder b(graph);
+  Value* x = graph.AddInput({DType::kF32, {4}, {}}, InputRole::kWeight, "x");
+  b.set_location("clip");
+  const auto build = [&](const std::vector<Value*>& gradients) {
+    b.CustomGradient(b.Tanh(x), {x}, [&](Value*) { return gradients; });
+  };
+  EXPECT_THAT(ErrorOf([&] { build({b.ReduceSum(x, {0})}); }),
+              HasSubstr("gradient of operand 0: expected f32[4], got f32[]"));
+  EXPECT_THAT(ErrorOf([&] { build({}); }),
+              HasSubstr("at clip (tests/passes/training/autodiff_test.cc:"));
+}
+
 TEST(Autodiff, RejectsGradientsOfBatchStatistics) {
   Graph graph;
   Builder b(graph);
