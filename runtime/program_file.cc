@@ -4,6 +4,7 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <iterator>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -305,6 +306,13 @@ void WriteProgramFile(const std::string& path, const ProgramFile& file) {
   FUSOR_ASSERT(bytes.size() == size, "a program file of {} bytes, not {}",
                bytes.size(), size);
   WriteFileAtomically(path, bytes, ErrorCode::kUsage);
+}
+
+bool IsProgramFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string start(kMagic.size(), '\0');
+  file.read(start.data(), static_cast<std::streamsize>(start.size()));
+  return start == kMagic;
 }
 
 ProgramFile ReadProgramFile(const std::string& path) {

@@ -81,6 +81,9 @@ codegen::CompiledProgram UnpackProgram(const StepProgram& program,
 // system's error message.
 void WriteProgramFile(const std::string& path, const ProgramFile& file);
 
+// Returns whether the file begins as a program file of any version.
+bool IsProgramFile(const std::string& path);
+
 // Throws kUsage if the file cannot be read. Throws kGraph, with a message of
 // one line, if it is not a program file, has another format version, or is
 // truncated or corrupt.

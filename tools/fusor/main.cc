@@ -19,6 +19,7 @@
 #include "runtime/backend/backend.h"
 #include "runtime/backend/backend_loader.h"
 #include "tools/fusor/commands/commands.h"
+#include "tools/fusor/flags/arguments.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/output/terminal.h"
 #include "tools/fusor/setup/stop_signals.h"

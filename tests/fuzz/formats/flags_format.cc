@@ -9,6 +9,7 @@
 #include "ir/support/environment.h"
 #include "tests/fuzz/formats/format.h"
 #include "tools/fusor/commands/commands.h"
+#include "tools/fusor/flags/arguments.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/flags/variant_flags.h"
 

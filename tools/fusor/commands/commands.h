@@ -7,13 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace fusor::runtime {
-struct ProgramFile;
-}  // namespace fusor::runtime
-
 namespace fusor::tools {
-
-struct TrainFlags;
 
 // Each function declares a sub-command. Parsing that sub-command sets `*run` to
 // its implementation, which throws fusor::Error on failure.
@@ -41,15 +35,5 @@ void AddDoctor(CLI::App& app, Run* run);
 // Declares all commands. `program`: "fusor", or "rn50", whose help is that of
 // one command.
 void AddCommands(CLI::App& app, std::string_view program, Run* run);
-
-// Parses and checks the arguments and the flags from the environment. Throws
-// what CLI11 throws, and Error for checks beyond CLI11's.
-void ParseArguments(CLI::App& app, std::vector<std::string> args);
-
-// Runs `fusor train`. With a program file, compiles nothing: runs its programs
-// on the number of ranks that they were compiled for. `flags` must then include
-// the flags that they were compiled with.
-void RunTraining(const TrainFlags& flags,
-                 std::optional<runtime::ProgramFile> file);
 
 }  // namespace fusor::tools

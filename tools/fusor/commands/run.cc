@@ -5,19 +5,14 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/compiler.h"
-#include "ir/io/parser.h"
-#include "ir/support/error.h"
-#include "runtime/backend/backend_loader.h"
 #include "runtime/program_file.h"
 #include "tools/fusor/commands/commands.h"
-#include "tools/fusor/flags/model_flags.h"
 #include "tools/fusor/flags/train_flags.h"
+#include "tools/fusor/setup/program_setup.h"
+#include "tools/fusor/setup/training_run.h"
 
 namespace fusor::tools {
 namespace {
-
-using runtime::ProgramFile;
 
 struct RunCommandFlags {
   TrainFlags train;
@@ -37,63 +32,15 @@ std::vector<std::string> GivenWords(const CLI::App& command) {
   return words;
 }
 
-// Returns the flags of `fusor train` with the options of the file, followed by
-// those of this command line.
-TrainFlags FlagsFor(const ProgramFile& file, const std::string& path,
-                    const CLI::App& command) {
-  TrainFlags flags;
-  CLI::App app("", "train");
-  AddTrainFlags(app, flags);
-  if (!file.module.empty()) {
-    flags.model.module = path;
-    UseModule(ir::Parse(file.module, path), flags.model);
-  }
-  std::vector<std::string> words = file.options;
-  for (std::string& word : GivenWords(command)) {
-    words.push_back(std::move(word));
-  }
-  app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
-  SettleTrainFlags(app, flags);
-  return flags;
-}
-
-// Returns why the step cannot run on this machine; empty if it can. Throws
-// kDevice if its backend finds no device.
-std::string Obstacle(const ProgramFile& file, const std::string& path) {
-  runtime::Backend& backend = runtime::LoadBackend(file.backend);
-  FUSOR_CHECK(
-      backend.device_count() > 0, kDevice,
-      "{}: compiled for {}, but backend {} finds no device on this machine",
-      path, file.origin.target, file.backend);
-  // A compiler without a target compiles for the local device.
-  const auto compiler =
-      backend.CreateCompiler("", {.threads = file.origin.threads});
-  const int threads = backend.CreateCompiler("", {})->target().threads;
-  if (compiler->target().threads > threads) {
-    return fmt::format("compiled for {} threads, this machine has {}",
-                       file.origin.threads, threads);
-  }
-  return runtime::Mismatch(file.origin,
-                           runtime::OriginHere(FUSOR_VERSION, *compiler));
-}
-
 void RunProgramFile(const RunCommandFlags& given, const CLI::App& command) {
-  ProgramFile file = runtime::ReadProgramFile(given.file);
-  FUSOR_CHECK(file.programs[0].kind == codegen::ProgramKind::kTrain, kUsage,
-              "{}: expected a training step, got an evaluation", given.file);
-  TrainFlags flags = FlagsFor(file, given.file, command);
+  runtime::ProgramFile file = runtime::ReadProgramFile(given.file);
+  TrainFlags flags = ProgramFlags(file, given.file, GivenWords(command));
   if (given.recompile) {
     fmt::print(stderr, "recompiling {} for this machine\n", given.file);
-    return RunTraining(flags, {});
+    return TrainingRun(std::move(flags), {}).Run();
   }
-  const std::string obstacle = Obstacle(file, given.file);
-  FUSOR_CHECK(obstacle.empty(), kDevice,
-              "{}: {}; use --recompile to compile it for this machine",
-              given.file, obstacle);
-  flags.compile.backend = file.backend;
-  flags.compile.threads = file.origin.threads;
-  flags.program_file = given.file;
-  RunTraining(flags, std::move(file));
+  UseProgram(file, given.file, flags);
+  TrainingRun(std::move(flags), std::move(file)).Run();
 }
 
 }  // namespace
@@ -105,9 +52,7 @@ void AddRun(CLI::App& app, Run* run) {
   command->add_option("FILE", flags->file, "Program file")
       ->required()
       ->type_name("FILE");
-  AddGraphFlag(*command, flags->train.compile);
-  AddConnectionFlags(*command, flags->train.ranks);
-  AddRunFlags(*command, flags->train);
+  AddProgramRunFlags(*command, flags->train);
   command->add_flag("--recompile", flags->recompile,
                     "Recompile the program for this machine");
   command->callback([flags, command, run] {

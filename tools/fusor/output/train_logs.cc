@@ -90,21 +90,23 @@ double WaitShare(const TrainReport& report) {
 }  // namespace
 
 std::string SummaryLines(const TrainReport& report,
-                         const ProfileShares& shares) {
+                         const std::optional<ProfileShares>& shares) {
+  std::string lines = fmt::format(
+      "trained   {} step{} in {:.1f} s, {:.2f} images/s, loss {:.4f} -> "
+      "{:.4f}{}\n",
+      report.steps, report.steps == 1 ? "" : "s", report.seconds,
+      report.images_per_second, report.first_loss, report.last_loss,
+      report.reached_top1 ? ", top-1 reached" : "");
+  if (!shares.has_value()) return lines;
   const double wait = WaitShare(report);
   const double compute = 1 - wait;
-  return fmt::format(
-             "trained   {} step{} in {:.1f} s, {:.2f} images/s, loss {:.4f} -> "
-             "{:.4f}{}\n",
-             report.steps, report.steps == 1 ? "" : "s", report.seconds,
-             report.images_per_second, report.first_loss, report.last_loss,
-             report.reached_top1 ? ", top-1 reached" : "") +
+  return lines +
          fmt::format(
              "time      {:.0f} % convolutions and matmul, {:.0f} % fused "
              "kernels, {:.0f} % other library calls, {:.0f} % waiting for "
              "data{}\n",
-             100 * compute * shares.matrix, 100 * compute * shares.kernels,
-             100 * compute * shares.other, 100 * wait,
+             100 * compute * shares->matrix, 100 * compute * shares->kernels,
+             100 * compute * shares->other, 100 * wait,
              wait > runtime::kInputBoundShare ? " (input-bound)" : "");
 }
 

@@ -32,8 +32,9 @@ ProfileShares MeasureShares(runtime::Program& program);
 // Return lines including their newlines.
 std::string IntervalLine(const runtime::IntervalReport& report);
 std::string EvaluationLine(int64_t epoch, const runtime::EvalReport& report);
+// Without shares, omits the line about the step's time.
 std::string SummaryLines(const runtime::TrainReport& report,
-                         const ProfileShares& shares);
+                         const std::optional<ProfileShares>& shares);
 
 // Return the keys of the README's table, without those of the program.
 nlohmann::json EvaluationJson(const runtime::EvalReport& report);

@@ -188,8 +188,8 @@ std::unique_ptr<runtime::BatchSource> OpenTraining(
   runtime::SyntheticOptions options;
   options.batch_size = static_cast<int>(model.batch);
   options.image_size = static_cast<int>(ImageSize(model));
-  options.num_classes = static_cast<int>(
-      model.num_classes != 0 ? model.num_classes : kDefaultClasses);
+  options.num_classes =
+      static_cast<int>(MakeModelOptions(model, /*classes=*/0).num_classes);
   options.seed = data.seed;
   options.rank = data.rank;
   options.world_size = data.world_size;

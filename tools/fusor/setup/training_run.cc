@@ -1,3 +1,5 @@
+#include "tools/fusor/setup/training_run.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -21,15 +23,10 @@
 #include "passes/training/training_state.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/program.h"
-#include "runtime/program_file.h"
 #include "runtime/state_store.h"
-#include "runtime/train/training_loop.h"
-#include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/model_flags.h"
-#include "tools/fusor/flags/train_flags.h"
 #include "tools/fusor/output/terminal.h"
 #include "tools/fusor/output/train_logs.h"
-#include "tools/fusor/setup/auto_config.h"
 #include "tools/fusor/setup/batch_fit.h"
 #include "tools/fusor/setup/compile_setup.h"
 #include "tools/fusor/setup/data_source.h"
@@ -44,18 +41,33 @@
 #include "tools/inspect/observers/check_numerics.h"
 
 namespace fusor::tools {
-namespace {
 
 using nlohmann::json;
 using runtime::EvalReport;
 using runtime::TrainReport;
 
-class TrainCommand {
+namespace {
+
+// Returns a callback that calls `second`, if not empty, after `first`.
+template <typename... Args>
+std::function<void(Args...)> Both(std::function<void(Args...)> first,
+                                  const std::function<void(Args...)>& second) {
+  if (!second) return first;
+  return [first = std::move(first), &second](Args... args) {
+    first(args...);
+    second(args...);
+  };
+}
+
+}  // namespace
+
+class TrainingRun::Rank {
  public:
-  TrainCommand(const TrainFlags& flags,
-               std::optional<runtime::ProgramFile> file)
-      : flags_(flags),
+  Rank(TrainFlags flags, std::optional<runtime::ProgramFile> file,
+       TrainingHooks hooks)
+      : flags_(std::move(flags)),
         file_(std::move(file)),
+        hooks_(std::move(hooks)),
         ranks_(flags_.ranks),
         text_(TakePlace()),
         logs_(flags_.log, flags_.checkpoint.workspace, text_) {}
@@ -63,6 +75,9 @@ class TrainCommand {
   void Run() {
     ranks_.Run([this] { RunRank(); });
   }
+
+  runtime::Session& session() { return *session_; }
+  const json& result() const { return result_; }
 
  private:
   void CheckFlags() const {
@@ -163,7 +178,9 @@ class TrainCommand {
     flags_.data.world_size = ranks_.world_size();
     flags_.compile.threads = ranks_.Threads(flags_.compile.threads);
     if (ranks_.leads()) {
-      return TextStream({flags_.json, flags_.compile.dump.to});
+      return hooks_.text != nullptr
+                 ? hooks_.text
+                 : TextStream({flags_.json, flags_.compile.dump.to});
     }
     flags_.log = {};
     flags_.checkpoint = {};
@@ -337,6 +354,8 @@ class TrainCommand {
     options.norm_ranks = NormRanks(flags_.ranks, ranks_.world_size());
     codegen::CompileOptions compile =
         MakeCompileOptions(flags_.compile, flags_.optimizer, dumper_);
+    compile.observers.insert(compile.observers.end(), hooks_.compile.begin(),
+                             hooks_.compile.end());
     ranks_.SetOptions(compile);
     const bool accumulates = MicroBatches(flags_) > 1;
     if (accumulates) {
@@ -394,13 +413,16 @@ class TrainCommand {
       log(epoch, r);
       evals_.push_back(EvaluationJson(r));
     };
+    observer.step = Both(observer.step, hooks_.observer.step);
+    observer.interval = Both(observer.interval, hooks_.observer.interval);
+    observer.evaluated = Both(observer.evaluated, hooks_.observer.evaluated);
     if (saves_) {
       observer.save = [&](const runtime::TrainPosition& position) {
         SaveCheckpoint(position, per_epoch);
       };
     }
     observer.diagnosis = inspect::FindNonFinite;
-    observer.stop = StopRequested;
+    observer.stop = [this] { return Stopped(); };
     std::function<std::optional<EvalReport>()> evaluate;
     if (val != nullptr) {
       evaluate = [&] { return Evaluate(*val, observer); };
@@ -416,10 +438,11 @@ class TrainCommand {
     const runtime::EvaluateOptions options = {
         .view = Averages() ? runtime::ParameterView::kAverages
                            : runtime::ParameterView::kCurrent,
-        .stop = StopRequested,
-        .progress = [&](int64_t done, int64_t batches) {
-          if (ranks_.leads()) progress.Show(done, batches);
-        }};
+        .stop = [this] { return Stopped(); },
+        .progress =
+            [&](int64_t done, int64_t batches) {
+              if (ranks_.leads()) progress.Show(done, batches);
+            }};
     auto result = runtime::Evaluate(*session_, *eval_, val, options);
     for (const std::string& text : val.TakeWarnings()) observer.warning(text);
     return result;
@@ -428,13 +451,19 @@ class TrainCommand {
   void EvaluateOnly(runtime::BatchSource& val, int64_t epoch) {
     runtime::TrainObserver observer;
     logs_.Watch(observer);
+    observer.evaluated = Both(observer.evaluated, hooks_.observer.evaluated);
     const std::optional<EvalReport> report = Evaluate(val, observer);
     if (!report) return;
     observer.evaluated(epoch, *report);
-    json out = EvaluationJson(*report);
+    json& out = result_;
+    out = EvaluationJson(*report);
     out["arch"] = models::CanonicalArch(flags_.model.arch);
     out["batch_size"] = flags_.model.batch;
     WriteJson(flags_.json, out);
+  }
+
+  bool Stopped() const {
+    return StopRequested() || (hooks_.observer.stop && hooks_.observer.stop());
   }
 
   bool Averages() const { return flags_.optimizer.ema_decay > 0; }
@@ -459,7 +488,8 @@ class TrainCommand {
   }
 
   void Report(const TrainReport& report) {
-    json out = ProgramJson(*train_);
+    json& out = result_;
+    out = ProgramJson(*train_);
     out["needed_bytes"] = needed_bytes_;
     out.update(TrainingJson(report));
     out["arch"] = models::CanonicalArch(flags_.model.arch);
@@ -477,13 +507,15 @@ class TrainCommand {
           fmt::format("{:016x}", runtime::StateHash(session_->state()));
     }
     // The measurement changes the state, so it comes last.
-    const ProfileShares shares = MeasureShares(*train_);
+    std::optional<ProfileShares> shares;
+    if (!hooks_.keeps_state) shares = MeasureShares(*train_);
     fmt::print(text_, "{}", SummaryLines(report, shares));
     WriteJson(flags_.json, out);
   }
 
   TrainFlags flags_;
   std::optional<runtime::ProgramFile> file_;  // until it is loaded
+  const TrainingHooks hooks_;
   RankRun ranks_;
   FILE* const text_;
   TrainLogs logs_;
@@ -499,69 +531,21 @@ class TrainCommand {
   runtime::Program* eval_ = nullptr;
   std::vector<json> evals_;
   json tuning_;  // null without --tune
+  json result_;
 };
 
-}  // namespace
+TrainingRun::TrainingRun(TrainFlags flags,
+                         std::optional<runtime::ProgramFile> file,
+                         TrainingHooks hooks)
+    : rank_(std::make_unique<Rank>(std::move(flags), std::move(file),
+                                   std::move(hooks))) {}
 
-void RunTraining(const TrainFlags& flags,
-                 std::optional<runtime::ProgramFile> file) {
-  TrainCommand(flags, std::move(file)).Run();
-}
+TrainingRun::~TrainingRun() = default;
 
-namespace {
+void TrainingRun::Run() { rank_->Run(); }
 
-// Returns the file of choices of a run with --auto: kept in the workspace, for
-// runs that resume.
-std::string AutoFile(const TrainFlags& flags) {
-  if (!flags.compile.choices.empty()) return flags.compile.choices;
-  const std::string& workspace = flags.checkpoint.workspace;
-  if (!workspace.empty()) {
-    MakeFolder("--workspace", workspace);
-    return workspace + "/auto.choices";
-  }
-  const std::string cache = CacheDirectory();
-  FUSOR_CHECK(!cache.empty(), kUsage,
-              "--auto: expected --choices FILE or --workspace DIR, since there "
-              "is no cache folder (FUSOR_CACHE_DIR)");
-  MakeFolder("--auto", cache + "/choices");
-  const std::string file = fmt::format("{}/choices/auto.{}.txt", cache,
-                                       models::CanonicalArch(flags.model.arch));
-  std::error_code ignored;
-  std::filesystem::remove(file, ignored);
-  return file;
-}
+runtime::Session& TrainingRun::session() { return rank_->session(); }
 
-void ChooseAndTrain(const CLI::App& command, const TrainFlags& flags) {
-  FUSOR_CHECK(!flags.compile.tune, kUsage,
-              "--auto and --tune: expected one of them");
-  const auto place = runtime::FindRankEnvironment(LauncherVariable);
-  FUSOR_CHECK(place.world_size == 1 || !flags.compile.choices.empty() ||
-                  !flags.checkpoint.workspace.empty(),
-              kUsage,
-              "--auto: expected --choices FILE or --workspace DIR, which all "
-              "ranks read, got neither");
-  const std::string file = AutoFile(flags);
-  if (place.rank == 0) RestoreChoices(flags.checkpoint, file);
-  ChooseAndRestart(
-      command, flags.automatic, place.rank, file,
-      place.rank == 0 ? TextStream({flags.json}) : OpenNullStream());
-}
-
-}  // namespace
-
-void AddTrain(CLI::App& app, Run* run) {
-  auto flags = std::make_shared<TrainFlags>();
-  CLI::App* command = app.add_subcommand("train", "Train a model");
-  AddTrainFlags(*command, *flags);
-  AddAutoFlags(*command, flags->automatic);
-  command->callback([flags, run, command] {
-    SettleTrainFlags(*command, *flags);
-    if (flags->automatic.on) {
-      *run = [flags, command] { ChooseAndTrain(*command, *flags); };
-      return;
-    }
-    *run = [flags] { RunTraining(*flags, {}); };
-  });
-}
+const json& TrainingRun::result() const { return rank_->result(); }
 
 }  // namespace fusor::tools
