@@ -153,7 +153,7 @@ def _bound_entries(root):
                                                              owner.name)
                 elif not made.name.startswith("_") and made.name not in [
                         m.name for m in owner.members]:
-                    if "def_prop" in call[0]:
+                    if re.search("def_(prop|ro)", call[0]):
                         made.signature = made.signature.replace("() ->", ":")
                         made.signature = made.signature.removesuffix("()")
                     owner.members.append(made)

@@ -89,11 +89,7 @@ ReportTexts CompareVariants(Model model, std::vector<HostArray> example,
   compare.warmup = how.warmup;
   compare.rounds = how.rounds;
   compare.profiles = std::min(compare.profiles, compare.rounds);
-  compare.stop = [] {
-    const nb::gil_scoped_acquire acquire;
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    return false;
-  };
+  compare.stop = ThrowOnKeyboardInterrupt;
   const nb::gil_scoped_release release;
   const inspect::Comparison comparison =
       inspect::Compare(*graph, made, inputs, compare);

@@ -206,6 +206,61 @@ nb::object AddOp(const GraphBuilder& self, const std::string& op,
   return nb::tuple(results);
 }
 
+// Returns the gradients that a user's function returned, one per operand.
+std::vector<ir::Value*> GradientValues(const GraphBuilder& self,
+                                       nb::handle returned, size_t operands) {
+  const bool list =
+      nb::isinstance<nb::list>(returned) || nb::isinstance<nb::tuple>(returned);
+  nb::list all;
+  if (list) {
+    for (nb::handle value : returned) all.append(value);
+  } else {
+    all.append(returned);
+  }
+  FUSOR_CHECK(all.size() == operands, kUsage,
+              "custom_gradient: gradient: expected {} values, one per operand, "
+              "got {}",
+              operands, all.size());
+  std::vector<ir::Value*> values;
+  for (nb::handle object : all) {
+    GraphValue value;
+    FUSOR_CHECK(object.is_none() || nb::try_cast(object, value), kUsage,
+                "custom_gradient: gradient: expected a fusor.Value or None, "
+                "got {}",
+                nb::type_name(object.type()).c_str());
+    if (!object.is_none()) DraftOf(self.draft, {&value});
+    values.push_back(value.value);
+  }
+  return values;
+}
+
+GraphValue AddCustomGradient(const GraphBuilder& self,
+                             const nb::callable& forward,
+                             const nb::callable& gradient,
+                             const nb::args& operands) {
+  std::vector<ir::Value*> xs;
+  for (nb::handle operand : operands) {
+    const auto value = nb::cast<GraphValue>(operand);
+    DraftOf(self.draft, {&value});
+    xs.push_back(value.value);
+  }
+  const nb::object returned = forward(self, *operands);
+  GraphValue y;
+  FUSOR_CHECK(nb::try_cast(returned, y), kUsage,
+              "custom_gradient: forward: expected a fusor.Value, got {}",
+              nb::type_name(returned.type()).c_str());
+  return Apply(self, {&y}, [&](ir::Builder& b) {
+    return b.CustomGradient(
+        y.value, xs,
+        [&](ir::Value* dy) {
+          return GradientValues(
+              self, gradient(self, GraphValue{self.draft, dy}, y, *operands),
+              xs.size());
+        },
+        {});
+  });
+}
+
 // `with builder.scope("layer1"):` names the layers in it.
 class LayerScope {
  public:
@@ -564,6 +619,19 @@ void BindGraph(Class& c) {
                 "**attrs: object) -> Value | tuple[Value, ...]"),
         "Add any op by name, with its attributes as keywords. Return its "
         "result, or a tuple of several.");
+  c.def("custom_gradient", &AddCustomGradient, "forward"_a, "gradient"_a,
+        "operands"_a,
+        nb::sig("def custom_gradient(self, "
+                "forward: collections.abc.Callable[..., Value], "
+                "gradient: collections.abc.Callable[..., "
+                "Value | collections.abc.Sequence[Value | None] | None], "
+                "*operands: Value) -> Value"),
+        "Add a composite with a gradient of its own. Return y = "
+        "forward(builder, *operands). gradient(builder, dy, y, *operands) "
+        "returns, for the gradient dy of y, the gradient of the operand, or a "
+        "sequence of one per operand; None for no gradient. Each has its "
+        "operand's shape and dtype. All parameters in forward must be "
+        "operands: others get no gradient.");
   c.def(
       "scope",
       [](const GraphBuilder& self, const std::string& name) {

@@ -6,10 +6,12 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <exception>
+#include <memory>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -24,6 +26,7 @@
 #include "tools/python/host_array.h"
 #include "tools/python/model.h"
 #include "tools/python/options.h"
+#include "tools/python/training.h"
 #include "tools/python/training_step.h"
 
 namespace fusor::python {
@@ -114,22 +117,56 @@ std::vector<InputType> InputTypes(const TrainingStep& step) {
   return inputs;
 }
 
+// The functions that exchange state and files.
+void BindState(nb::class_<TrainingStep>& step) {
+  step.def("state_names", &TrainingStep::StateNames);
+  step.def("state", &TrainingStep::State,
+           nb::sig("def state(self) -> dict[str, object]"));
+  step.def(
+      "load_state",
+      [](TrainingStep& self, const nb::dict& state, bool strict) {
+        self.LoadState(NamedArrays(state), strict);
+      },
+      "state"_a, "strict"_a,
+      nb::sig("def load_state(self, state: dict[str, object], "
+              "strict: bool) -> None"));
+  step.def("save_weights", &TrainingStep::SaveWeights, "path"_a);
+  step.def("load_weights", &TrainingStep::LoadWeights, "path"_a);
+  step.def("save_program", &TrainingStep::SaveProgram, "path"_a);
+  step.def("save_checkpoint", &TrainingStep::SaveCheckpoint, "folder"_a,
+           "keep"_a);
+  step.def("load_checkpoint", &TrainingStep::LoadCheckpoint, "path"_a);
+  step.def(
+      "report",
+      [](TrainingStep& self, int64_t top) { return ToTuple(self.Report(top)); },
+      "top"_a);
+}
+
 void BindStep(nb::module_& module) {
   nb::class_<TrainingStep> c(module, "TrainingStep",
                              "The compiled step behind fusor.Step.");
   c.def(
       "__init__",
       [](TrainingStep* self, const ModelSource& model,
-         const nb::sequence& example, const nb::dict& options) {
+         const nb::sequence& example, const nb::dict& options, bool ranks) {
         new (self) TrainingStep(Open(model), Arrays(example, "example"),
-                                ParseOptions(options));
+                                ParseOptions(options), ranks);
       },
-      "model"_a, "example"_a, "options"_a,
+      "model"_a, "example"_a, "options"_a, "ranks"_a,
       nb::sig("def __init__(self, model: str | Builder, "
               "example: collections.abc.Sequence[object], "
-              "options: dict[str, object]) -> None"));
+              "options: dict[str, object], ranks: bool) -> None"));
+  c.def_static(
+      "load_program",
+      [](const std::string& path) {
+        return std::make_unique<TrainingStep>(path);
+      },
+      "path"_a);
   c.def_prop_ro("model", &TrainingStep::model_name);
   c.def_prop_ro("device", &TrainingStep::device);
+  c.def_prop_ro("rank", &TrainingStep::rank);
+  c.def_prop_ro("world_size", &TrainingStep::world_size);
+  c.def("leave", &TrainingStep::Leave);
   c.def_prop_ro("inputs", &InputTypes,
                 nb::sig("def inputs(self, /) -> "
                         "list[tuple[str, str, tuple[int, ...]]]"));
@@ -157,25 +194,17 @@ void BindStep(nb::module_& module) {
         return self.Predict(HostArray(images, "images"));
       },
       "images"_a);
-  c.def("state_names", &TrainingStep::StateNames);
-  c.def("state", &TrainingStep::State,
-        nb::sig("def state(self) -> dict[str, object]"));
   c.def(
-      "load_state",
-      [](TrainingStep& self, const nb::dict& state, bool strict) {
-        self.LoadState(NamedArrays(state), strict);
+      "evaluate_data",
+      [](TrainingStep& self, const std::string& data, const nb::dict& options) {
+        const TrainingStep::DataEvaluation e = self.EvaluateData(data, options);
+        return std::tuple(e.images, e.result.loss, e.result.top1,
+                          e.result.top5);
       },
-      "state"_a, "strict"_a,
-      nb::sig("def load_state(self, state: dict[str, object], "
-              "strict: bool) -> None"));
-  c.def("save_weights", &TrainingStep::SaveWeights, "path"_a);
-  c.def("load_weights", &TrainingStep::LoadWeights, "path"_a);
-  c.def("save_checkpoint", &TrainingStep::SaveCheckpoint, "folder"_a, "keep"_a);
-  c.def("load_checkpoint", &TrainingStep::LoadCheckpoint, "path"_a);
-  c.def(
-      "report",
-      [](TrainingStep& self, int64_t top) { return ToTuple(self.Report(top)); },
-      "top"_a);
+      "data"_a, "options"_a,
+      nb::sig("def evaluate_data(self, data: str, options: dict[str, object]) "
+              "-> tuple[int, float, float, float]"));
+  BindState(c);
 }
 
 Texts Compare(const ModelSource& model, const nb::sequence& example,
@@ -194,6 +223,7 @@ NB_MODULE(_fusor, module) {
   BindError();
   BindBuilder(module);
   BindStep(module);
+  BindTraining(module);
   module.def("compare", &Compare, "model"_a, "example"_a, "options"_a,
              "variants"_a, "rounds"_a, "warmup"_a, "top"_a,
              nb::sig("def compare(model: str | Builder, "

@@ -1,8 +1,6 @@
 #include "tools/python/options.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <vector>
 
 #include "ir/support/error.h"
 #include "ir/support/str.h"
@@ -15,8 +13,16 @@ namespace {
 namespace nb = nanobind;
 
 // Flags that are no keywords: those that the argument `model` stands for, and
-// the one that needs a data loader.
-constexpr std::string_view kExcluded[] = {"arch", "module", "augment-on"};
+// one for functions that load images.
+constexpr std::string_view kOfLoader = "augment-on";
+constexpr std::string_view kExcluded[] = {"arch", "module", kOfLoader};
+
+// Keywords of one compilation, which a program file does not keep, or which the
+// file has elsewhere.
+constexpr std::string_view kOfThisRun[] = {
+    "backend",    "batch_size",   "choices",     "cuda_graph",
+    "image_size", "kernel_cache", "num_classes", "substitute_kernel",
+    "threads",    "tune",         "verify",      "verify_each"};
 
 std::string FlagName(std::string keyword) {
   std::replace(keyword.begin(), keyword.end(), '_', '-');
@@ -42,12 +48,13 @@ std::vector<std::string> ValueTexts(nb::handle value) {
 }
 
 const CLI::Option& FindOption(const CLI::App& app, const std::string& keyword) {
+  const bool loads = app.get_option_no_throw("--workers") != nullptr;
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) {
-      if (std::count(std::begin(kExcluded), std::end(kExcluded), name) > 0) {
-        continue;
-      }
+      const bool excluded =
+          std::count(std::begin(kExcluded), std::end(kExcluded), name) > 0;
+      if (excluded && !(loads && name == kOfLoader)) continue;
       if (name == FlagName(keyword)) return *option;
       std::string shown = name;
       std::replace(shown.begin(), shown.end(), '-', '_');
@@ -81,24 +88,18 @@ void AddWords(const CLI::App& app, const std::string& keyword, nb::handle value,
 
 }  // namespace
 
-Options ParseOptions(const nb::dict& keywords) {
-  Options options;
-  CLI::App app;
-  app.set_help_flag();
-  tools::AddModelFlags(app, options.model);
-  tools::AddOptimizerFlags(app, options.optimizer);
-  tools::AddCompileFlags(app, options.compile);
-  tools::AddTuneFlag(app, options.compile);
-  tools::AddDumpFlags(app, options.compile.dump);
-  app.add_option("--lr", options.optimizer.lr)->check(tools::Number(0));
-  app.add_option("--seed", options.seed)->check(tools::WholeNumber(0));
+std::vector<std::string> WordsOf(const CLI::App& command,
+                                 const nb::dict& keywords) {
   std::vector<std::string> words;
   for (const auto& [key, value] : keywords) {
     if (value.is_none()) continue;
-    const auto keyword = nb::cast<std::string>(key);
-    AddWords(app, keyword, value, words);
-    options.given.insert(keyword);
+    AddWords(command, nb::cast<std::string>(key), value, words);
   }
+  return words;
+}
+
+void ParseKeywords(CLI::App& app, const nb::dict& keywords) {
+  std::vector<std::string> words = WordsOf(app, keywords);
   std::reverse(words.begin(), words.end());  // CLI11 expects reverse order
   try {
     app.parse(words);
@@ -108,6 +109,30 @@ Options ParseOptions(const nb::dict& keywords) {
                WithKeywords(tools::DescribeUsageError(app, error)));
   } catch (const Error& error) {
     throw Error(error.code(), WithKeywords(error.what()));
+  }
+}
+
+Options ParseOptions(const nb::dict& keywords) {
+  Options options;
+  CLI::App app;
+  app.set_help_flag();
+  tools::AddModelFlags(app, options.model);
+  tools::AddOptimizerFlags(app, options.optimizer);
+  tools::AddCompileFlags(app, options.compile);
+  tools::AddTuneFlag(app, options.compile);
+  tools::AddRankFlags(app, options.ranks);
+  tools::AddDumpFlags(app, options.compile.dump);
+  app.add_option("--lr", options.optimizer.lr)->check(tools::Number(0));
+  app.add_option("--seed", options.seed)->check(tools::WholeNumber(0));
+  ParseKeywords(app, keywords);
+  for (const auto& [key, value] : keywords) {
+    if (value.is_none()) continue;
+    const auto keyword = nb::cast<std::string>(key);
+    options.given.insert(keyword);
+    const bool keeps = !keyword.starts_with("dump_") &&
+                       std::find(std::begin(kOfThisRun), std::end(kOfThisRun),
+                                 keyword) == std::end(kOfThisRun);
+    if (keeps) AddWords(app, keyword, value, options.kept);
   }
   return options;
 }

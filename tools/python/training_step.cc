@@ -1,5 +1,6 @@
 #include "tools/python/training_step.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "ir/interpreter/host_tensor.h"
+#include "ir/io/printer.h"
 #include "ir/state_names.h"
 #include "ir/support/error.h"
 #include "passes/training/training_state.h"
@@ -15,11 +17,17 @@
 #include "runtime/checkpoint/weights.h"
 #include "runtime/state_store.h"
 #include "runtime/train/mixup.h"
+#include "runtime/train/training_loop.h"
+#include "tools/fusor/flags/parsing.h"
+#include "tools/fusor/setup/compile_setup.h"
+#include "tools/fusor/setup/data_source.h"
 #include "tools/fusor/setup/model_setup.h"
+#include "tools/fusor/setup/program_setup.h"
 #include "tools/fusor/setup/session_setup.h"
 #include "tools/fusor/setup/tuning.h"
 #include "tools/inspect/report/plan_report.h"
 #include "tools/inspect/report/plan_view.h"
+#include "tools/python/state_arrays.h"
 
 namespace fusor::python {
 namespace {
@@ -58,11 +66,16 @@ void CheckProcess() {
               getpid(), expected);
 }
 
+bool ThrowOnKeyboardInterrupt() {
+  const nb::gil_scoped_acquire acquire;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  return false;
+}
+
 codegen::CompileObserver StopOnKeyboardInterrupt() {
   codegen::CompileObserver observer;
   observer.pass = [](const passes::PassTrace&, const ir::Graph&) {
-    const nb::gil_scoped_acquire acquire;
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    ThrowOnKeyboardInterrupt();
   };
   return observer;
 }
@@ -97,9 +110,10 @@ class TrainingStep::Use {
 };
 
 TrainingStep::TrainingStep(Model model, std::vector<HostArray> example,
-                           Options options)
+                           Options options, bool ranks)
     : model_(std::move(model)), options_(std::move(options)) {
   CheckProcess();
+  if (ranks) FindRanks();
   FitModel(options_, example, model_);
   lr_ = options_.optimizer.lr;
   Unlocked([this] { Compile(); });
@@ -112,18 +126,108 @@ TrainingStep::TrainingStep(Model model, std::vector<HostArray> example,
   }
 }
 
+TrainingStep::TrainingStep(const std::string& program_file) {
+  CheckProcess();
+  const runtime::ProgramFile file = runtime::ReadProgramFile(program_file);
+  FUSOR_CHECK(file.world_size == 1, kUsage,
+              "{}: expected a step of one rank, got one of {}", program_file,
+              file.world_size);
+  tools::TrainFlags flags = tools::ProgramFlags(file, program_file, {});
+  tools::UseProgram(file, program_file, flags);
+  options_.model = flags.model;
+  options_.compile = flags.compile;
+  options_.optimizer = flags.optimizer;
+  options_.seed = flags.data.seed;
+  model_.name = flags.model.arch;
+  model_.graph = flags.model.graph;
+  model_.options = tools::MakeModelOptions(flags.model, /*classes=*/0);
+  lr_ = flags.optimizer.lr;
+  Unlocked([&] { Load(file, program_file, flags.compile); });
+  FindInputs();
+}
+
+void TrainingStep::Load(const runtime::ProgramFile& file,
+                        const std::string& path,
+                        const tools::CompileFlags& flags) {
+  session_ = tools::OpenSession(flags);
+  const std::string cache = tools::KernelCacheFolder(flags);
+  for (const runtime::StepProgram& packed : file.programs) {
+    FUSOR_CHECK(packed.kind != codegen::ProgramKind::kAccumulate, kUsage,
+                "{}: expected a step without gradient accumulation", path);
+    runtime::Program& program = session_->Load(
+        runtime::UnpackProgram(packed, path, session_->compiler(), cache));
+    (packed.kind == codegen::ProgramKind::kTrain ? train_ : eval_) = &program;
+  }
+  loss_ = train_->FindOutput("loss");
+  session_->state().Initialize(options_.seed);
+}
+
+void TrainingStep::FindRanks() {
+  ranks_ = std::make_unique<tools::RankRun>(options_.ranks);
+  options_.compile.threads = ranks_->Threads(options_.compile.threads);
+  if (ranks_->leads()) return;
+  options_.compile.dump = {};
+  options_.compile.warns = false;
+}
+
+void TrainingStep::JoinRanks() {
+  if (ranks_ == nullptr) return;
+  const std::unique_ptr<FILE, int (*)(FILE*)> nowhere(tools::OpenNullStream(),
+                                                      &std::fclose);
+  ranks_->Connect(options_.compile.backend, nowhere.get());
+  ranks_->CompareSettings(
+      {{"model", model_.name},
+       {"seed", fmt::format("{}", options_.seed)},
+       {"options", fmt::format("{}", fmt::join(options_.kept, " "))}});
+  ranks_->SetOptions(compile_);
+}
+
+void TrainingStep::Leave() {
+  if (ranks_ == nullptr) return;
+  Unlocked([this] { ranks_->Run([] {}); });
+}
+
+std::vector<double> TrainingStep::Total(std::vector<double> own) {
+  if (ranks_ != nullptr) session_->AllReduce(own);
+  return own;
+}
+
+std::string TrainingStep::OnFirst(const std::function<std::string()>& work) {
+  if (ranks_ == nullptr) return work();
+  nlohmann::json outcome;
+  if (ranks_->leads()) {
+    try {
+      outcome = {{"result", work()}};
+    } catch (const Error& error) {
+      outcome = {{"error", error.what()},
+                 {"code", static_cast<int>(error.code())}};
+    }
+  }
+  outcome = nlohmann::json::parse(
+      ranks_->Share(fmt::format("python {}", shared_++), outcome.dump()));
+  if (outcome.contains("error")) {
+    throw Error(static_cast<ErrorCode>(outcome["code"].get<int>()),
+                outcome["error"].get<std::string>());
+  }
+  return outcome["result"];
+}
+
 void TrainingStep::Compile() {
   try {
+    model_.options.norm_ranks = tools::NormRanks(options_.ranks, world_size());
     auto graph = Build(model_, options_, models::Phase::kTrain);
     compile_ =
         tools::MakeCompileOptions(options_.compile, options_.optimizer,
                                   tools::OpenDumper(options_.compile.dump));
     compile_.observers.push_back(StopOnKeyboardInterrupt());
-    session_ = tools::OpenSession(options_.compile);
+    JoinRanks();
+    session_ = tools::OpenSession(
+        options_.compile, ranks_ == nullptr ? nullptr : ranks_->communicator());
     tools::TuneIfAsked(options_.compile, *graph, codegen::ProgramKind::kTrain,
                        *session_, compile_, stderr);
     train_ = &session_->Compile(std::move(graph), codegen::ProgramKind::kTrain,
                                 compile_);
+    if (ranks_ != nullptr) ranks_->Agree(*session_);
   } catch (const Error& error) {
     throw Error(error.code(), WithKeywords(error.what()));
   }
@@ -133,6 +237,7 @@ void TrainingStep::Compile() {
     runtime::LoadWeights(session_->state(), {model_.archive->weights(), {}},
                          model_.name, runtime::WeightUse::kAvailable);
   }
+  session_->state().Broadcast(runtime::StateSubset::kAll);
 }
 
 // The optimised graph's data inputs are those of the model, in order.
@@ -193,7 +298,7 @@ double TrainingStep::Run(std::vector<HostArray> batch) {
     FeedScalar(*train_, "cutmix_bottom", static_cast<int32_t>(mix.bottom));
     train_->Run();
     ++steps_;
-    return train_->ReadScalar(loss_);
+    return Total({train_->ReadScalar(loss_)})[0] / world_size();
   });
 }
 
@@ -243,6 +348,10 @@ int64_t TrainingStep::RunEvaluation(HostArray& images, HostArray* labels) {
     }
     eval_->SetInput(eval_->FindInput(kWeights), weights.data(),
                     batch * sizeof(float));
+    if (ranks_ != nullptr) {
+      session_->state().Show(runtime::ParameterView::kCurrent);
+      session_->state().Broadcast(runtime::StateSubset::kStatistics);
+    }
     eval_->Run();
   });
   return rows;
@@ -251,11 +360,12 @@ int64_t TrainingStep::RunEvaluation(HostArray& images, HostArray* labels) {
 TrainingStep::Evaluation TrainingStep::Evaluate(HostArray images,
                                                 HostArray labels) {
   const Use use(*this);
-  const auto rows = static_cast<double>(RunEvaluation(images, &labels));
-  const auto mean = [&](const char* output) {
-    return eval_->ReadScalar(eval_->FindOutput(output)) / rows;
-  };
-  return {mean("loss_sum"), mean("top1"), mean("top5")};
+  std::vector<double> sums{static_cast<double>(RunEvaluation(images, &labels))};
+  for (const char* output : {"loss_sum", "top1", "top5"}) {
+    sums.push_back(eval_->ReadScalar(eval_->FindOutput(output)));
+  }
+  sums = Unlocked([&] { return Total(sums); });
+  return {sums[1] / sums[0], sums[2] / sums[0], sums[3] / sums[0]};
 }
 
 nb::ndarray<nb::numpy, float> TrainingStep::Predict(HostArray images) {
@@ -268,26 +378,55 @@ nb::ndarray<nb::numpy, float> TrainingStep::Predict(HostArray images) {
   return NumpyArray({logits.data.begin(), logits.data.begin() + count}, shape);
 }
 
+TrainingStep::DataEvaluation TrainingStep::EvaluateData(
+    const std::string& data, const nb::dict& keywords) {
+  const Use use(*this);
+  tools::DataFlags flags;
+  std::string split = "val";
+  CLI::App app;
+  app.set_help_flag();
+  tools::AddReaderFlags(app, flags);
+  tools::AddEvaluationFlags(app, flags);
+  app.add_option("--split", split)->check(tools::OneOf({"val", "train"}));
+  ParseKeywords(app, keywords);
+  flags.path = data;
+  FUSOR_CHECK(model_.options.input == models::InputFormat::kU8Nhwc, kUsage,
+              "{}: expected a step of uint8 images, which a data set has, got "
+              "one of float32 images",
+              model_.name);
+  tools::ModelFlags model = options_.model;
+  model.arch = model_.name;
+  model.batch = model_.options.batch;
+  model.image_size = model_.options.image_size;
+  model.num_classes = model_.options.num_classes;
+  FUSOR_CHECK(tools::EvalImageSize(flags, model) == model.image_size, kUsage,
+              "val_crop_size: expected {}, that of the step, got {}",
+              model.image_size, flags.val_crop);
+  return Unlocked([&]() -> DataEvaluation {
+    CompileEvaluation();
+    auto images = tools::OpenImages(
+        flags, model,
+        split == "train" ? runtime::Split::kTrain : runtime::Split::kVal);
+    FUSOR_CHECK(images != nullptr, kData,
+                "{}: expected a folder {}, found none", data, split);
+    FUSOR_CHECK(images->num_classes() <= model.num_classes, kUsage,
+                "{}: expected at most the {} classes of the model, got {}",
+                data, model.num_classes, images->num_classes());
+    tools::CheckTransform(images.get(), flags, model, runtime::Split::kVal);
+    const auto source = tools::OpenEvaluation(std::move(images), flags, model);
+    const std::optional<runtime::EvalReport> report = runtime::Evaluate(
+        *session_, *eval_, *source, {.stop = ThrowOnKeyboardInterrupt});
+    return {report->images, {report->loss, report->top1, report->top5}};
+  });
+}
+
 std::vector<std::string> TrainingStep::StateNames() const {
-  std::vector<std::string> names;
-  const runtime::StateStore& state = session_->state();
-  for (const codegen::StateLayout::Entry& entry : state.layout().entries) {
-    if (runtime::IsModelState(state.Role(entry.name))) {
-      names.push_back(entry.name);
-    }
-  }
-  return names;
+  return python::StateNames(session_->state());
 }
 
 nb::dict TrainingStep::State() {
   const Use use(*this);
-  nb::dict arrays;
-  for (const std::string& name : StateNames()) {
-    arrays[name.c_str()] =
-        NumpyArray(session_->state().Read(name),
-                   session_->state().LogicalType(name).shape);
-  }
-  return arrays;
+  return StateArrays(session_->state());
 }
 
 void TrainingStep::LoadState(std::vector<HostArray> arrays, bool strict) {
@@ -320,28 +459,57 @@ std::string TrainingStep::SaveCheckpoint(const std::string& folder, int keep) {
   FUSOR_CHECK(keep >= 0, kUsage,
               "keep: expected a number of at least 0, got {}", keep);
   return Unlocked([&] {
-    runtime::CheckpointFolder checkpoints(folder);
     runtime::StateSnapshot snapshot;
-    runtime::TakeSnapshot(session_->state(), snapshot);
-    std::string path = checkpoints.Save({.step = steps_,
-                                         .batch = model_.options.batch,
-                                         .seed = options_.seed,
-                                         .version = FUSOR_VERSION},
-                                        snapshot);
-    checkpoints.Prune(keep);
-    return path;
+    if (rank() == 0) {
+      runtime::TakeSnapshot(session_->state(), snapshot);
+    } else if (options_.ranks.sharded) {
+      runtime::JoinSnapshot(session_->state());
+    }
+    return OnFirst([&] {
+      runtime::CheckpointFolder checkpoints(folder);
+      std::string path = checkpoints.Save({.step = steps_,
+                                           .batch = model_.options.batch,
+                                           .seed = options_.seed,
+                                           .version = FUSOR_VERSION},
+                                          snapshot);
+      checkpoints.Prune(keep);
+      return path;
+    });
   });
 }
 
 void TrainingStep::LoadCheckpoint(const std::string& path) {
   const Use use(*this);
   Unlocked([&] {
-    const runtime::Checkpoint checkpoint = OpenCheckpoint(path);
-    FUSOR_CHECK(checkpoint.header.seed == options_.seed, kCheckpoint,
-                "{}: expected seed {}, got {}", checkpoint.path, options_.seed,
-                checkpoint.header.seed);
-    runtime::RestoreState(session_->state(), checkpoint);
-    steps_ = checkpoint.header.step;
+    steps_ = std::stoll(OnFirst([&] {
+      const runtime::Checkpoint checkpoint = OpenCheckpoint(path);
+      FUSOR_CHECK(checkpoint.header.seed == options_.seed, kCheckpoint,
+                  "{}: expected seed {}, got {}", checkpoint.path,
+                  options_.seed, checkpoint.header.seed);
+      runtime::RestoreState(session_->state(), checkpoint);
+      return fmt::format("{}", checkpoint.header.step);
+    }));
+    session_->state().Broadcast(runtime::StateSubset::kAll);
+  });
+}
+
+void TrainingStep::SaveProgram(const std::string& path) {
+  const Use use(*this);
+  Unlocked([&] {
+    if (model_.graph == nullptr) CompileEvaluation();
+    runtime::ProgramFile file{
+        .origin = runtime::OriginHere(FUSOR_VERSION, session_->compiler()),
+        .backend = options_.compile.backend,
+        .options = options_.kept,
+        .module = ir::Print(*Build(model_, options_, models::Phase::kTrain))};
+    const auto pack = [&](codegen::ProgramKind kind,
+                          const runtime::Program& program) {
+      file.programs.push_back(runtime::PackProgram(
+          kind, {program.graph().Clone(), program.plan(), program.report()}));
+    };
+    pack(codegen::ProgramKind::kTrain, *train_);
+    if (eval_ != nullptr) pack(codegen::ProgramKind::kEval, *eval_);
+    runtime::WriteProgramFile(path, file);
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,7 +13,9 @@
 #include "codegen/compiler.h"
 #include "ir/graph.h"
 #include "runtime/program.h"
+#include "runtime/program_file.h"
 #include "runtime/session.h"
+#include "tools/fusor/setup/rank_run.h"
 #include "tools/python/host_array.h"
 #include "tools/python/model.h"
 #include "tools/python/options.h"
@@ -23,8 +26,10 @@ namespace fusor::python {
 // threads, which the child lacks. Call before any work on a backend.
 void CheckProcess();
 
-// Returns an observer that ends a compilation, with Python's exception, after a
-// pass during which Ctrl-C was pressed. For code that runs without the GIL.
+// Throws Python's exception if Ctrl-C was pressed, and otherwise returns false.
+// For code that runs without the GIL.
+bool ThrowOnKeyboardInterrupt();
+// Returns an observer that ends a compilation by the above, after a pass.
 codegen::CompileObserver StopOnKeyboardInterrupt();
 
 // The text of a report: for a terminal, as an HTML page, as JSON.
@@ -39,7 +44,21 @@ class TrainingStep {
  public:
   // Compiles the model and initialises its state: from the archive's weights,
   // the rest from the seed. Throws what FitModel, Build and Session throw.
-  TrainingStep(Model model, std::vector<HostArray> example, Options options);
+  // With `ranks`, the step is one of all ranks that a launcher has started;
+  // then all ranks call the same functions.
+  TrainingStep(Model model, std::vector<HostArray> example, Options options,
+               bool ranks);
+  // Loads a program file of SaveProgram or `fusor compile` and initialises its
+  // state from the seed. Throws kDevice if the file is not of this kind of
+  // machine, and kUsage if its step is of several ranks or micro-batches.
+  explicit TrainingStep(const std::string& program_file);
+
+  int rank() const { return ranks_ == nullptr ? 0 : ranks_->rank(); }
+  int world_size() const {
+    return ranks_ == nullptr ? 1 : ranks_->world_size();
+  }
+  // Tells the other ranks that this one ends. Only the destructor may follow.
+  void Leave();
 
   const std::string& model_name() const { return model_.name; }
   std::string device() const;
@@ -63,12 +82,22 @@ class TrainingStep {
     double loss = 0;            // mean per image
     double top1 = 0, top5 = 0;  // share of the images
   };
+  struct DataEvaluation {
+    int64_t images = 0;
+    Evaluation result;
+  };
   // Evaluates a batch of at most the compiled size with the present weights;
   // compiles the evaluation program when first called. Throws kGraph for a
   // graph, which has no form for evaluation.
   Evaluation Evaluate(HostArray images, HostArray labels);
   // Returns the logits [N, C] of a batch; otherwise as Evaluate.
   nanobind::ndarray<nanobind::numpy, float> Predict(HostArray images);
+
+  // Evaluates a whole data set. `keywords`: how it is read, as for `fusor
+  // eval`. Throws kUsage if the step takes no uint8 images, and what reading
+  // throws.
+  DataEvaluation EvaluateData(const std::string& data,
+                              const nanobind::dict& keywords);
 
   // Parameters and running statistics by name.
   std::vector<std::string> StateNames() const;
@@ -88,13 +117,28 @@ class TrainingStep {
   // is none, or if it is of another model, optimizer or seed.
   void LoadCheckpoint(const std::string& path);
 
+  // Writes the compiled step, and its evaluation if the model has one, to a
+  // program file, without the state. Throws kUsage.
+  void SaveProgram(const std::string& path);
+
   // Reports the compiled step; times are estimates.
   ReportTexts Report(int64_t top);
 
  private:
   class Use;
 
+  // Finds the ranks. Only rank 0 dumps and warns.
+  void FindRanks();
+  // Connects the ranks and sets the options for them.
+  void JoinRanks();
+  // Returns the sum over ranks.
+  std::vector<double> Total(std::vector<double> own);
+  // Calls `work` on rank 0. Returns its result on all ranks, or throws its
+  // error.
+  std::string OnFirst(const std::function<std::string()>& work);
   void Compile();
+  void Load(const runtime::ProgramFile& file, const std::string& path,
+            const tools::CompileFlags& flags);
   void CompileEvaluation();
   void FindInputs();
   void Feed(runtime::Program& program, const std::string& name,
@@ -106,8 +150,10 @@ class TrainingStep {
   int64_t RunEvaluation(HostArray& images, HostArray* labels);
 
   Model model_;
-  const Options options_;
+  Options options_;
   codegen::CompileOptions compile_;
+  std::unique_ptr<tools::RankRun> ranks_;  // null for a step of one rank
+  int64_t shared_ = 0;                     // calls of OnFirst
   std::unique_ptr<runtime::Session> session_;
   runtime::Program* train_ = nullptr;
   runtime::Program* eval_ = nullptr;  // null until needed

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Measures the Python package: the overhead of a call, whether memory is
-returned, and how well a PyTorch model and its step agree.
+returned, import and wheel, and how well a PyTorch model and its step agree.
 
+    build/venv/bin/pip wheel --no-deps -w build tools/python
     PYTHONPATH=build/python PYTHON python_package.py [--out FILE.md]
 
 PYTHON is the version that the package was built for. The comparison with
@@ -13,12 +14,15 @@ import argparse
 import os
 import pathlib
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 
 import fusor
 import numpy
 
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 BATCH, SIZE, CLASSES = 8, 64, 1000
 CYCLES, WARM_CYCLES = 200, 20
 
@@ -83,6 +87,25 @@ def measure_memory():
     return sizes
 
 
+def measure_import(runs=5):
+    """Returns the least seconds of `import fusor` in a new process, of the
+    processor and on the clock."""
+    script = ("import time; a, b = time.process_time(), time.perf_counter(); "
+              "import fusor; "
+              "print(time.process_time() - a, time.perf_counter() - b)")
+    times = [[float(t) for t in subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True,
+        text=True).stdout.split()] for _ in range(runs)]
+    return [min(column) for column in zip(*times)]
+
+
+def wheel_bytes():
+    """Returns the size of the newest wheel in build/; None without one."""
+    wheels = sorted((ROOT / "build").glob("fusor-*.whl"),
+                    key=lambda path: path.stat().st_mtime)
+    return wheels[-1].stat().st_size if wheels else None
+
+
 def compare_with_pytorch(torch, torchvision):
     """Returns rows of (model, PyTorch's first loss, fusor's first loss,
     largest difference of a weight). The weights are compared after one step of
@@ -119,6 +142,8 @@ def main():
     options = parser.parse_args()
     call, step, device = measure_calls()
     warm, end = measure_memory()
+    processor, clock = measure_import()
+    wheel = wheel_bytes()
     lines = [
         "# The Python package", "",
         "Written by `tests/benchmarks/python_package/python_package.py`, on "
@@ -131,7 +156,11 @@ def main():
         f"| resident after {WARM_CYCLES} cycles of compile, step, destroy "
         f"(resnet20-cifar) | {warm / 2 ** 20:.1f} MiB |",
         f"| after {CYCLES} | {end / 2 ** 20:.1f} MiB "
-        f"({100 * (end / warm - 1):+.1f} %) |"]
+        f"({100 * (end / warm - 1):+.1f} %) |",
+        f"| `import fusor` | {1e3 * clock:.0f} ms, {1e3 * processor:.0f} ms "
+        "of the processor |",
+        "| wheel | "
+        + ("not built" if wheel is None else f"{wheel / 1e6:.1f} MB") + " |"]
     try:
         import torch
         import torchvision

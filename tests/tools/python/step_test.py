@@ -213,6 +213,27 @@ class ArrayTest(StepCase):
         gc.collect()
         self.assertEqual(len(freed), 1)
 
+    def test_an_array_freed_while_the_step_runs(self):
+        step = fusor.compile("resnet20-cifar", batch_size=16, num_classes=10,
+                             optimizer=fusor.SGD(lr=0.0))
+        images = numpy.random.default_rng(2).integers(
+            0, 256, (16, 32, 32, 3), numpy.uint8)
+        labels = numpy.arange(16) % 10
+        expected = step(images, labels)
+        losses = []
+        for _ in range(3):
+            # The call has the only references.
+            batch = [images.copy(), labels.copy()]
+            thread = threading.Thread(target=lambda batch=batch: losses.append(
+                step(batch.pop(0), batch.pop(0))))
+            thread.start()
+            while batch:
+                pass
+            gc.collect()
+            numpy.full(images.shape, 255, numpy.uint8)  # reuses freed memory
+            thread.join()
+        self.assertEqual(losses, [expected] * 3)
+
     def test_an_array_on_a_device(self):
         class OnDevice:
             def __dlpack__(self, **keywords):
@@ -308,6 +329,74 @@ class OptionTest(StepCase):
                 path.read_text(encoding="utf-8")
                 for path in pathlib.Path(folder).rglob("*.txt"))
             self.assertIn("python/step_test.py:", texts)
+
+
+class CustomGradientTest(StepCase):
+    @staticmethod
+    def graph(gradients):
+        """Returns the loss of w exp(v x), a composite with these gradients."""
+        b = fusor.Builder("custom")
+        x = b.input("x", [4])
+        w = b.parameter("w", [4], init="constant", value=0.5)
+        v = b.parameter("v", [], init="constant", value=0.25)
+
+        def forward(b, w, v):
+            return w * b.exp(v * x)
+
+        y = b.custom_gradient(
+            forward, lambda b, dy, y, w, v: gradients(b, x, dy, y, w, v), w, v)
+        b.output(b.reduce_sum(y * y, [0]), "loss")
+        return b
+
+    def test_the_gradient_is_that_of_numeric_differences(self):
+        def gradients(b, x, dy, y, w, v):
+            return dy * b.exp(v * x), b.reduce_sum(dy * y * x, [0])
+
+        x = numpy.float32([0.5, -1, 2, 0.1])
+        step = fusor.compile(self.graph(gradients),
+                             optimizer=fusor.SGD(lr=1.0))
+        before = step.state_dict()
+        step(x)
+        after = step.state_dict()
+        fixed = fusor.compile(self.graph(gradients),
+                              optimizer=fusor.SGD(lr=0.0))
+        for name, value in before.items():
+            for index in numpy.ndindex(value.shape):
+                losses = []
+                for delta in (1e-2, -1e-2):
+                    state = {key: array.copy() for key, array in before.items()}
+                    state[name][index] += delta
+                    fixed.load_state_dict(state)
+                    losses.append(fixed(x))
+                self.assertAlmostEqual(
+                    (before[name] - after[name])[index],
+                    (losses[0] - losses[1]) / 2e-2, delta=2e-2)
+
+    def test_the_gradient_is_the_users(self):
+        # A straight-through estimator, and a parameter without gradient.
+        b = fusor.Builder("round")
+        w = b.parameter("w", [3], init="constant", value=0.7)
+        v = b.parameter("v", [3], init="constant", value=2.0)
+        y = b.custom_gradient(lambda b, w, v: b.floor(w) + v,
+                              lambda b, dy, y, w, v: (dy, None), w, v)
+        b.output(b.reduce_sum(y * 3.0, [0]), "loss")
+        step = fusor.compile(b, optimizer=fusor.SGD(lr=0.1))
+        self.assertEqual(step(), 18.0)
+        state = step.state_dict()
+        numpy.testing.assert_allclose(state["w"], [0.4] * 3, rtol=1e-6)
+        numpy.testing.assert_array_equal(state["v"], [2] * 3)
+
+    def test_bad_gradients(self):
+        self.fails(USAGE, ["expected 2 values", "got 1"], self.graph,
+                   lambda b, x, dy, y, w, v: dy)
+        self.fails(GRAPH, ["operand 1", "expected f32[]", "got f32[4]",
+                           "step_test.py:"], self.graph,
+                   lambda b, x, dy, y, w, v: (dy, dy))
+        self.fails(USAGE, ["expected a fusor.Value or None, got int"],
+                   self.graph, lambda b, x, dy, y, w, v: (dy, 1))
+        self.fails(USAGE, ["forward: expected a fusor.Value, got NoneType"],
+                   fusor.Builder().custom_gradient, lambda b: None,
+                   lambda b, dy, y: [])
 
 
 class StateTest(StepCase):
@@ -446,9 +535,9 @@ class DocumentTest(StepCase):
 
 class ProcessTest(StepCase):
     def test_a_second_thread(self):
-        step = fusor.compile("resnet20-cifar", batch_size=64, num_classes=10)
-        images = numpy.zeros((64, 32, 32, 3), numpy.uint8)
-        labels = numpy.zeros(64, numpy.int32)
+        step = fusor.compile("resnet20-cifar", batch_size=32, num_classes=10)
+        images = numpy.zeros((32, 32, 32, 3), numpy.uint8)
+        labels = numpy.zeros(32, numpy.int32)
         errors, losses = [], []
 
         def train():
@@ -549,10 +638,10 @@ class ProcessTest(StepCase):
                 return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
         images = golden("convolutional")["images"]
-        for _ in range(5):
+        for _ in range(4):
             fusor.compile(CONVOLUTIONAL, images)
         before = resident()
-        for _ in range(15):
+        for _ in range(8):
             fusor.compile(CONVOLUTIONAL, images)
         self.assertLess(resident(), before * 1.05 + (4 << 20))
 

@@ -23,6 +23,7 @@ import sys, numpy, fusor
 images = numpy.zeros((3, 3, 16, 16), numpy.float32)
 step = fusor.compile(sys.argv[1], images)
 print(fusor.__file__, fusor.backends(), step(images, numpy.zeros(3, int)))
+print(fusor.command("compile", model=sys.argv[1]).text)
 """
 
 
@@ -83,6 +84,7 @@ class WheelTest(unittest.TestCase):
         text = self.run_alone(sys.executable, "-B", "-c", TRAIN, ARCHIVE)
         self.assertIn(str(self.site / "fusor/__init__.py"), text)
         self.assertIn("cpu", text)
+        self.assertIn("convolutional for ", text)
         self.assertIn("cpu: oneDNN", self.run_alone(
             sys.executable, "-B", "-c",
             "import sys, fusor.program; sys.argv = ['fusor', 'doctor']; "

@@ -3,6 +3,8 @@
 import dataclasses
 import typing
 
+from fusor.errors import Error
+
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
@@ -105,3 +107,20 @@ class RMSprop(Optimizer):
         if options.pop("tf"):
             options["optimizer"] = "rmsprop-tf"
         return options
+
+
+def keywords_of(optimizer: Optimizer | None,
+                options: dict[str, typing.Any]) -> dict[str, typing.Any]:
+    """Return options and those that select the optimizer; each must be in one
+    of both."""
+    if optimizer is None:
+        return options
+    if not isinstance(optimizer, Optimizer):
+        raise Error("optimizer: expected one of fusor, such as fusor.SGD(), "
+                    f"got {type(optimizer).__name__}")
+    given = optimizer.options()
+    for name in given:
+        if name in options:
+            raise Error(f"option {name}: expected it in the optimizer, "
+                        f"fusor.{type(optimizer).__name__}({name}=...)")
+    return {**given, **options}

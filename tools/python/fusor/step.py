@@ -3,12 +3,13 @@
 import json
 import os
 import typing
+import weakref
 
 from fusor import torch_export
 from fusor._fusor import Builder, TrainingStep
 from fusor._fusor import compare as _compare
 from fusor.errors import Error
-from fusor.optimizers import SGD, Optimizer
+from fusor.optimizers import SGD, Optimizer, keywords_of
 from fusor.reports import Report
 
 # A built-in model's name, the path of a .pt2, .onnx, IR text or protobuf file,
@@ -29,6 +30,8 @@ class Step:
                  state_dict: torch_export.StateDict | None = None) -> None:
         self._step = step
         self._state_dict = state_dict
+        if step.world_size > 1:
+            weakref.finalize(self, step.leave)  # at the latest at exit
 
     def __call__(self, *batch: Array, **named: Array) -> float:
         """Run one training step and return its loss.
@@ -65,6 +68,16 @@ class Step:
         """The device, with its number of threads."""
         return self._step.device
 
+    @property
+    def rank(self) -> int:
+        """Number of this process among the ranks, from 0."""
+        return self._step.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._step.world_size
+
     def output(self, name: str) -> typing.Any:
         """Return an output of the last step as a numpy array, float32."""
         return self._step.output(name)
@@ -81,6 +94,22 @@ class Step:
         loss, top1, top5 = self._step.evaluate(images, labels)
         return {"loss": loss, "top1": top1, "top5": top5}
 
+    def evaluate_dataset(self, data: str | os.PathLike[str],
+                         **options: typing.Any) -> dict[str, float]:
+        """Evaluate every image of a data set once, as `fusor eval` does.
+
+        data: a folder of images, or files of another format that `fusor train`
+            takes.
+        options: split="val" or "train", workers, prefetch, bad_record,
+            val_transform, val_resize_size.
+
+        Returns images, their number, and loss, top1 and top5 as evaluate does.
+        The step must take uint8 images. Ctrl-C stops after the current batch.
+        """
+        images, loss, top1, top5 = self._step.evaluate_data(
+            os.fspath(data), options)
+        return {"images": images, "loss": loss, "top1": top1, "top5": top5}
+
     def predict(self, images: Array) -> typing.Any:
         """Return the logits, a numpy array float32 [N, C]; see evaluate."""
         return self._step.predict(images)
@@ -92,21 +121,8 @@ class Step:
         object, otherwise numpy. Then model.load_state_dict(step.state_dict())
         loads the weights into the PyTorch model.
         """
-        if framework is None:
-            framework = "numpy" if self._state_dict is None else "torch"
-        if framework not in ("numpy", "torch"):
-            raise Error(
-                f"framework {framework}: expected numpy or torch")
-        state = self._step.state()
-        if framework == "numpy":
-            return state
-        import torch
-
-        tensors = {name: torch.from_numpy(value)
-                   for name, value in state.items()}
-        if self._state_dict is None:
-            return tensors
-        return self._state_dict.fill(tensors, self.steps)
+        return torch_export.state_dict(self._step.state(), framework,
+                                       self._state_dict, self.steps)
 
     def load_state_dict(self, state: typing.Mapping[str, Array],
                         strict: bool = True) -> None:
@@ -130,6 +146,15 @@ class Step:
     def load_weights(self, path: str | os.PathLike[str]) -> None:
         """Load weights that save_weights or `fusor train` wrote."""
         self._step.load_weights(os.fspath(path))
+
+    def save_program(self, path: str | os.PathLike[str]) -> None:
+        """Save the compiled step and its evaluation, without the state.
+
+        load_program loads the file on the same kind of machine, without
+        compiling. If the step takes uint8 images, fusor.train and `fusor run`
+        take the file, too. The file holds no machine code.
+        """
+        self._step.save_program(os.fspath(path))
 
     def save_checkpoint(self, folder: str | os.PathLike[str],
                         keep: int = 3) -> str:
@@ -173,20 +198,6 @@ def _example(example: typing.Any) -> list[Array]:
     return [example]
 
 
-def _options(optimizer: Optimizer | None,
-             options: dict[str, typing.Any]) -> dict[str, typing.Any]:
-    rule = SGD() if optimizer is None else optimizer
-    if not isinstance(rule, Optimizer):
-        raise Error("optimizer: expected one of fusor, such as fusor.SGD(), "
-                    f"got {type(rule).__name__}")
-    given = rule.options()
-    for name in given:
-        if name in options:
-            raise Error(f"option {name}: expected it in the optimizer, "
-                        f"fusor.{type(rule).__name__}({name}=...)")
-    return {**given, **options}
-
-
 def _source(model: Model) -> str | Builder:
     if isinstance(model, Builder):
         return model
@@ -198,7 +209,7 @@ def _source(model: Model) -> str | Builder:
 
 
 def compile(model: Model, example: typing.Any = None, *,
-            optimizer: Optimizer | None = None,
+            optimizer: Optimizer | None = None, ranks: bool = False,
             **options: typing.Any) -> Step:
     """Compile a training step: forward pass, loss, backward pass and update.
 
@@ -212,6 +223,12 @@ def compile(model: Model, example: typing.Any = None, *,
         image size; the step normalises bytes, and takes floats as they are. A
         torch.nn.Module requires an example.
     optimizer: default SGD(lr=0.1).
+    ranks: train with all processes that torchrun, mpirun or another launcher
+        has started: gradients are averaged over ranks. Each rank passes its
+        own batch, of equal size. All ranks call the same functions of the step.
+        Losses and evaluations are means over ranks; rank 0 writes checkpoints.
+        If a rank is lost, this process ends with exit code 75. Without a
+        launcher, the step has one rank.
     options: the flags of `fusor train` for models, compilation, loss scale and
         dumps, with _ for -: batch_size=32, num_classes=10, amp=True,
         fusion="off", threads=2, clip_grad_norm=1.0, ema_decay=0.999,
@@ -220,13 +237,23 @@ def compile(model: Model, example: typing.Any = None, *,
     Initialises the parameters from the archive or the module, otherwise from
     the seed. Raises Error. Ctrl-C stops the compilation.
     """
-    keywords = _options(optimizer, options)
+    keywords = keywords_of(optimizer or SGD(), options)
     arrays = _example(example)
     if not torch_export.is_model(model):
-        return Step(TrainingStep(_source(model), arrays, keywords))
+        return Step(TrainingStep(_source(model), arrays, keywords, ranks))
     with torch_export.Export(model, arrays) as path:
-        step = TrainingStep(path, arrays, keywords)
+        step = TrainingStep(path, arrays, keywords, ranks)
     return Step(step, torch_export.StateDict(model, step.state_names()))
+
+
+def load_program(path: str | os.PathLike[str]) -> Step:
+    """Load a step that Step.save_program or `fusor compile --output` wrote.
+
+    Its state is initialised from the seed; load_weights or load_checkpoint
+    restore another. Raises Error on another kind of machine, for another
+    version of fusor, and for a step of several ranks.
+    """
+    return Step(TrainingStep.load_program(os.fspath(path)))
 
 
 def compare(model: Model, example: typing.Any = None, *,
@@ -247,7 +274,7 @@ def compare(model: Model, example: typing.Any = None, *,
     warmup: rounds before these.
     top: number of differences and rejected fusions to list.
     """
-    keywords = _options(optimizer, options)
+    keywords = keywords_of(optimizer or SGD(), options)
     arrays = _example(example)
     others = [b] if isinstance(b, typing.Mapping) else list(b)
     variants = [dict(variant) for variant in (a, *others)]

@@ -97,3 +97,21 @@ class StateDict:
             counts = name.rpartition(".")[2] == "num_batches_tracked"
             whole[name] = value + steps if counts else value.clone()
         return whole
+
+
+def state_dict(state: dict[str, typing.Any], framework: str | None,
+               template: StateDict | None,
+               steps: int) -> dict[str, typing.Any]:
+    """Return the state as numpy arrays or PyTorch tensors; see
+    Step.state_dict. template: of the PyTorch model, if there is one.
+    """
+    if framework is None:
+        framework = "numpy" if template is None else "torch"
+    if framework not in ("numpy", "torch"):
+        raise Error(f"framework {framework}: expected numpy or torch")
+    if framework == "numpy":
+        return state
+    import torch
+
+    tensors = {name: torch.from_numpy(value) for name, value in state.items()}
+    return tensors if template is None else template.fill(tensors, steps)
