@@ -41,8 +41,8 @@ Value* Builder::CustomGradient(
     const std::function<std::vector<Value*>(Value* dy)>& gradient, Where at) {
   const Layer layer(*this, at);
   CheckValues("custom_gradient", {y}, at);
-  // A placeholder of the type of y. A second stop_gradient, since the composite
-  // may have one of y itself, and equal nodes are merged.
+  // dy stands for any gradient of y and has its type. Equal nodes are merged,
+  // so two stop_gradients keep it apart from one of y in the composite.
   Value* dy = StopGradient(StopGradient(y));
   const std::vector<Value*> gradients = gradient(dy);
   FUSOR_CHECK(gradients.size() == xs.size(), kGraph,

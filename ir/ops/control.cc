@@ -87,8 +87,8 @@ std::vector<TensorType> InferCustomGradient(Types in, const Attrs&) {
   return {in[0]};
 }
 
-// dx was built from dy, a placeholder. Builds the nodes between them again,
-// from the actual gradient.
+// The nodes from dy to dx compute the gradient of x for any gradient of y.
+// Builds them again with the actual gradient of y instead of dy.
 std::vector<Value*> GradCustom(Builder& b, const Node& node,
                                std::span<Value* const> d_outputs) {
   const Value* dy = node.input(1);

@@ -27,8 +27,8 @@
 namespace fusor::tools {
 namespace {
 
-// What this process was started as: "fusor", or "rn50", a link to it that
-// inserts "train" before its arguments.
+// The name of this program. The link "rn50" is `fusor train` under its own
+// name.
 std::string_view program = "fusor";
 
 // Returns the help of the chosen command. The program rn50 has only one command

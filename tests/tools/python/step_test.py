@@ -16,6 +16,7 @@ import unittest
 import numpy
 
 import fusor
+from error_case import ErrorCase
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 from safetensors_file import read  # noqa: E402
@@ -46,18 +47,7 @@ def regression(batch=8):
     return b
 
 
-class StepCase(unittest.TestCase):
-    def fails(self, code, words, function, *args, **kwargs):
-        with self.assertRaises(fusor.Error) as caught:
-            function(*args, **kwargs)
-        message = str(caught.exception)
-        self.assertEqual(caught.exception.code, code, message)
-        self.assertNotIn("\n", message)
-        for word in words:
-            self.assertIn(word, message)
-
-
-class TrainingTest(StepCase):
+class TrainingTest(ErrorCase):
     def test_loss_and_gradients_are_pytorchs(self):
         expected = golden("convolutional")
         step = fusor.compile(
@@ -138,7 +128,7 @@ class TrainingTest(StepCase):
         step.evaluate(expected["images"], expected["labels"])
 
 
-class EvaluationTest(StepCase):
+class EvaluationTest(ErrorCase):
     def test_predictions_give_the_evaluated_loss(self):
         expected = golden("convolutional")
         images, labels = expected["images"], expected["labels"]
@@ -174,7 +164,7 @@ class EvaluationTest(StepCase):
                    fusor.compile(regression()).predict, images)
 
 
-class ArrayTest(StepCase):
+class ArrayTest(ErrorCase):
     def setUp(self):
         self.step = fusor.compile(regression(), optimizer=fusor.SGD(lr=0.0))
         random = numpy.random.default_rng(1)
@@ -271,7 +261,7 @@ class ArrayTest(StepCase):
                    images, numpy.array([1, 2 ** 40]))
 
 
-class OptionTest(StepCase):
+class OptionTest(ErrorCase):
     def test_bad_options(self):
         def compile(**options):
             fusor.compile("resnet20-cifar", batch_size=2, **options)
@@ -331,7 +321,7 @@ class OptionTest(StepCase):
             self.assertIn("python/step_test.py:", texts)
 
 
-class CustomGradientTest(StepCase):
+class CustomGradientTest(ErrorCase):
     @staticmethod
     def graph(gradients):
         """Returns the loss of w exp(v x), a composite with these gradients."""
@@ -399,7 +389,7 @@ class CustomGradientTest(StepCase):
                    lambda b, dy, y: [])
 
 
-class StateTest(StepCase):
+class StateTest(ErrorCase):
     def setUp(self):
         self.batch = golden("convolutional")
         self.step = fusor.compile(CONVOLUTIONAL, self.batch["images"])
@@ -479,7 +469,7 @@ class StateTest(StepCase):
         numpy.testing.assert_array_equal(state["w"], [[0.5, 0.5, 0.5]])
 
 
-class ReportTest(StepCase):
+class ReportTest(ErrorCase):
     def test_a_report(self):
         step = fusor.compile(CONVOLUTIONAL, golden("convolutional")["images"])
         report = step.report()
@@ -513,7 +503,7 @@ class ReportTest(StepCase):
                    [numpy.zeros((8, 3), numpy.float32)] * 3, a={}, b={})
 
 
-class DocumentTest(StepCase):
+class DocumentTest(ErrorCase):
     def test_the_samples_of_the_document_run(self):
         text = DOCUMENT.read_text(encoding="utf-8")
         samples = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
@@ -533,7 +523,7 @@ class DocumentTest(StepCase):
         self.assertIn("fusion=off", printed.getvalue())
 
 
-class ProcessTest(StepCase):
+class ProcessTest(ErrorCase):
     def test_a_second_thread(self):
         step = fusor.compile("resnet20-cifar", batch_size=32, num_classes=10)
         images = numpy.zeros((32, 32, 32, 3), numpy.uint8)

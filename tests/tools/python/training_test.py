@@ -17,6 +17,7 @@ import zipfile
 import numpy
 
 import fusor
+from error_case import ErrorCase
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 from noise_images import make_images  # noqa: E402
@@ -72,7 +73,7 @@ def classifier(batch=4):
     return b
 
 
-class TrainingCase(unittest.TestCase):
+class TrainingCase(ErrorCase):
     @classmethod
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
@@ -90,15 +91,6 @@ class TrainingCase(unittest.TestCase):
     def train(self, data=None, model="resnet20-cifar", **options):
         return fusor.train(model, data or self.images, verbose=False,
                            **{**RUN, **options})
-
-    def fails(self, code, words, function, *args, **kwargs):
-        with self.assertRaises(fusor.Error) as caught:
-            function(*args, **kwargs)
-        message = str(caught.exception)
-        self.assertEqual(caught.exception.code, code, message)
-        self.assertNotIn("\n", message)
-        for word in words:
-            self.assertIn(word, message)
 
 
 class TrainTest(TrainingCase):

@@ -388,7 +388,8 @@ class Chooser {
   }
 
   static constexpr int64_t kStartBatch = 32;
-  // Of the time left; the rest measures the result again.
+  // Share of the remaining time in which algorithms are tuned. The rest is for
+  // measuring the tuned step again.
   static constexpr double kTuningShare = 0.7;
 
   const AutoFlags& flags_;

@@ -17,8 +17,8 @@ struct AutoDimension {
   std::string name;  // "precision"
   std::vector<std::string> labels;
   std::vector<std::vector<AutoSetting>> choices;  // one per label
-  // Ordered, such as batch sizes: the search goes on in either direction until
-  // the speed is clearly lower.
+  // Whether the choices are ordered, such as batch sizes. The search then
+  // proceeds up and down from the best choice, until the speed drops clearly.
   bool ordered = false;
   size_t start = 0;
   bool last = false;  // searched once, after all others

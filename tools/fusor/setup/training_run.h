@@ -14,7 +14,7 @@
 
 namespace fusor::tools {
 
-// What a caller of a training run learns and decides, besides its flags.
+// Callbacks and settings of a training run that are not flags.
 struct TrainingHooks {
   FILE* text = nullptr;  // lines of rank 0; null: stdout, or stderr
   // Calls `step`, `interval` and `evaluated` after the logs have the report,

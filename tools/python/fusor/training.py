@@ -107,7 +107,7 @@ def train(model: Model, data: str | os.PathLike[str] | None = None, *,
     options: the other flags of `fusor train`, with _ for -: epochs=2,
         workers=2, auto_augment="ra", workspace="out", resume="auto",
         dynamic_loss_scale=True, recipe="timm-a1", log_jsonl="log.jsonl", ...
-        Of a program file: those of `fusor run`.
+        A program file takes the flags of `fusor run`.
 
     Started by torchrun, mpirun or another launcher, trains with its ranks. If
     a rank is lost, this process ends with exit code 75. Raises Error. Ctrl-C
