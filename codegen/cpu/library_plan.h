@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "codegen/cpu/depthwise_plan.h"
+#include "codegen/cpu/grouped_plan.h"
 #include "codegen/cpu/im2col_plan.h"
 #include "codegen/cpu/onednn_plan.h"
 #include "codegen/cpu/vector_isa.h"
@@ -38,12 +38,12 @@ struct ReferencePlan {};
 struct LibraryPlan {
   std::string implementation;
   int64_t workspace_bytes = 0;
-  std::variant<ReferencePlan, OneDnnPlan, WinogradPlan, Im2colPlan,
-               DepthwisePlan, MaxPoolPlan, MaxPoolGradPlan>
+  std::variant<ReferencePlan, OneDnnPlan, WinogradPlan, Im2colPlan, GroupedPlan,
+               MaxPoolPlan, MaxPoolGradPlan>
       method{};
 };
 
-// Chooses Winograd in bf16, im2col, depthwise, max_pool or max_pool_grad if the
+// Chooses Winograd in bf16, im2col, grouped, max_pool or max_pool_grad if the
 // call is for one of them, else oneDNN if it supports the op and types, else
 // the interpreter. The interpreter also runs all library fusions. Throws kGraph
 // if algorithm "winograd" does not exist for the call, or if images are too

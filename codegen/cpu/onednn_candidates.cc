@@ -2,7 +2,7 @@
 #include <map>
 #include <mutex>
 
-#include "codegen/cpu/depthwise_plan.h"
+#include "codegen/cpu/grouped_plan.h"
 #include "codegen/cpu/library_plan.h"
 #include "codegen/cpu/onednn_layout.h"
 #include "codegen/cpu/onednn_primitives.h"
@@ -35,10 +35,6 @@ struct Chosen {
 
 bool IsReference(const Chosen& chosen) {
   return chosen.implementation.find("ref") != std::string::npos;
-}
-
-bool IsDepthwise(const Chosen& chosen) {
-  return chosen.implementation.find("dw") != std::string::npos;
 }
 
 bool IsGemm(const Chosen& chosen) {
@@ -246,9 +242,11 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
       im2col->workspace_bytes + kWorthCopies < direct->workspace) {
     candidates.push_back(*im2col);
   }
-  const auto depthwise = DepthwiseCandidate(node, target);
-  if (depthwise.has_value() && direct.has_value() && !IsDepthwise(*direct)) {
-    candidates.push_back(*depthwise);
+  const auto grouped = GroupedCandidate(node, target);
+  if (grouped.has_value() && direct.has_value() &&
+      (IsGemm(*direct) || IsReference(*direct) ||
+       direct->x != grouped->operands[0])) {
+    candidates.push_back(*grouped);
   }
   add("direct", "direct", direct);
   // Winograd's transforms can cost more time than its products save.

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+
+#include "ir/dtype.h"
 
 // Functions that others with a `target` attribute inline.
 #define FUSOR_INLINE __attribute__((always_inline)) inline
@@ -101,6 +104,95 @@ FUSOR_INLINE void StoreBytes(uint8_t* to, const Lanes<8>::Words& x) {
   const Lanes<16>::Bytes bytes = __builtin_shufflevector(
       apart, apart, 0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14);
   std::memcpy(to, &bytes, 8);
+}
+
+// Convert an element to f32 and back, rounded to nearest even.
+inline float Widen(float x) { return x; }
+inline float Widen(uint16_t x) { return ir::BFloat16ToFloat(x); }
+inline void Narrow(float x, float& to) { to = x; }
+inline void Narrow(float x, uint16_t& to) { to = ir::FloatToBFloat16(x); }
+
+// Transposes eight vectors of eight elements.
+FUSOR_INLINE void Transpose(Lanes<8>::Floats (&rows)[8]) {
+  using Floats = Lanes<8>::Floats;
+  Floats pairs[8], fours[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    const Floats a = rows[i], b = rows[i + 1];
+    pairs[i] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13);
+    pairs[i + 1] = __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; ++j) {
+      const Floats a = pairs[i + j], b = pairs[i + j + 2];
+      fours[i + 2 * j] =
+          __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13);
+      fours[i + 2 * j + 1] =
+          __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const Floats a = fours[i], b = fours[i + 4];
+    rows[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+    rows[i + 4] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}
+
+// Transposes an image's planes of channels, `plane` elements apart, to
+// [pixels, lanes]. Lanes without a channel become 0.
+template <int kLanes, typename Element>
+FUSOR_INLINE void TransposePlanes(const Element* planes, int64_t plane,
+                                  int64_t channels, int64_t pixels, float* to) {
+  for (int64_t c = 0; c < kLanes; c += 8) {
+    int64_t p = 0;
+    for (; p + 8 <= pixels; p += 8) {
+      Lanes<8>::Floats block[8] = {};
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) {
+        if (c + i < channels) Load(planes + (c + i) * plane + p, block[i]);
+      }
+      Transpose(block);
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) {
+        StoreExactly(to + (p + i) * kLanes + c, block[i]);
+      }
+    }
+    for (; p < pixels; ++p) {
+      for (int64_t i = c; i < c + 8; ++i) {
+        to[p * kLanes + i] = i < channels ? Widen(planes[i * plane + p]) : 0;
+      }
+    }
+  }
+}
+
+// The inverse, which rounds.
+template <int kLanes, typename Element>
+FUSOR_INLINE void TransposePixels(const float* from, int64_t pixels,
+                                  int64_t plane, int64_t channels,
+                                  Element* planes) {
+  for (int64_t c = 0; c < channels; c += 8) {
+    int64_t p = 0;
+    for (; p + 8 <= pixels; p += 8) {
+      Lanes<8>::Floats block[8];
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) Load(from + (p + i) * kLanes + c, block[i]);
+      Transpose(block);
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) {
+        if (c + i < channels) {
+          StoreRounded(planes + (c + i) * plane + p, block[i]);
+        }
+      }
+    }
+    for (; p < pixels; ++p) {
+      for (int64_t i = c; i < std::min(c + 8, channels); ++i) {
+        Narrow(from[p * kLanes + i], planes[i * plane + p]);
+      }
+    }
+  }
 }
 
 }  // namespace fusor::cpu

@@ -30,7 +30,7 @@ std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
                                               const Im2colPlan& plan);
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
-                                              const DepthwisePlan& plan);
+                                              const GroupedPlan& plan);
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
                                               const MaxPoolPlan& plan);
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,

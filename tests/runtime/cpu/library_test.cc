@@ -350,6 +350,82 @@ TEST(CpuLibraryTest, ConvolutionsOfGroupsAreBlockedInFp32) {
   }
 }
 
+// oneDNN multiplies matrices for these, one per group and image. Without a
+// block of channels, neighbours are row-major, too.
+TEST(CpuLibraryTest, ConvolutionsOfFewChannelsPerGroupAreNoMatrices) {
+  const bool wide = Cpu::Get().compiler().target().channel_block() == 16;
+  for (const ConvCase& c : {ConvCase{2, 58, 58, 14, 3, 1, 1, 1, 58},
+                            ConvCase{2, 58, 58, 14, 3, 2, 1, 1, 58},
+                            ConvCase{2, 64, 64, 14, 3, 2, 1, 1, 16}}) {
+    for (const auto& one : ConvNodes(c, DType::kF32)) {
+      SCOPED_TRACE(fmt::format("{} groups {}", one->node->op_name(), c.groups));
+      const auto candidates = Cpu::Get().compiler().Candidates(*one->node);
+      const ir::LibraryCandidate& first = candidates.at(0);
+      EXPECT_THAT(first.implementation,
+                  AllOf(Not(HasSubstr("gemm")), Not(HasSubstr("ref"))));
+      if (wide) continue;  // oneDNN has kernels for AVX-512
+      EXPECT_EQ(first.algorithm, "grouped");
+      const Layout blocked = ir::ParseLayout("aBcd8b");
+      EXPECT_EQ(first.operands[0], c.groups == 16 ? blocked : Layout{});
+    }
+  }
+}
+
+// Tails of blocks, of groups of pixels and of both; rows and columns between
+// those that a strided filter meets.
+TEST(CpuLibraryTest, ConvolutionsOfFewChannelsPerGroup) {
+  const Layout row_major, channels_last{{0, 2, 3, 1}, {}};
+  struct Case {
+    int64_t groups, per_group, size, kernel, stride, pad, dilation, width;
+    bool bias = false;
+  };
+  const Case cases[] = {
+      {58, 1, 14, 3, 1, 1, 1, 14},      {58, 1, 15, 3, 2, 1, 1, 20, true},
+      {32, 1, 7, 5, 1, 2, 1, 7, true},  {32, 1, 12, 7, 3, 2, 2, 13},
+      {16, 2, 9, 3, 2, 1, 1, 11, true}, {5, 2, 8, 4, 3, 0, 1, 10},
+      {8, 4, 9, 3, 1, 1, 1, 17, true},  {7, 4, 8, 3, 2, 1, 1, 8},
+      {4, 8, 10, 3, 2, 1, 2, 12},       {3, 8, 6, 3, 1, 1, 1, 9},
+      {16, 1, 1, 1, 1, 0, 1, 1},        {9, 1, 1, 3, 1, 2, 1, 1},
+      {16, 1, 9, 2, 2, 0, 3, 9},        {16, 2, 5, 1, 3, 0, 1, 40}};
+  for (const Case& c : cases) {
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      const int64_t channels = c.groups * c.per_group;
+      const ConvCase geometry{.n = 3,
+                              .c = channels,
+                              .o = channels,
+                              .size = c.size,
+                              .kernel = c.kernel,
+                              .stride = c.stride,
+                              .pad = c.pad,
+                              .dilation = c.dilation,
+                              .groups = c.groups,
+                              .bias = c.bias,
+                              .width = c.width};
+      for (const auto& one : ConvNodes(geometry, dtype)) {
+        std::vector<Layout> layouts{row_major, channels_last};
+        for (const char* blocked : {"aBcd8b", "aBcd16b"}) {
+          const Layout layout = ir::ParseLayout(blocked);
+          if (channels % layout.tiles[0].size == 0) layouts.push_back(layout);
+        }
+        for (const Layout& layout : layouts) {
+          Layout weight;
+          if (!layout.tiles.empty() && c.per_group == 1) {
+            weight = {{0, 1, 2, 3}, {{0, layout.tiles[0].size}}};
+          }
+          const bool gradient = one->node->op_name() == "conv2d_grad_weight";
+          std::vector<Layout> operands{layout, gradient ? layout : weight};
+          if (one->node->num_inputs() == 3) operands.emplace_back();
+          LibraryCall call =
+              one->Call(operands, {gradient ? weight : layout}, "grouped");
+          Cpu::Get().compiler().PrepareCall(call);
+          EXPECT_THAT(call.implementation, HasSubstr("fusor_grouped"));
+          ExpectClose(*one, call);
+        }
+      }
+    }
+  }
+}
+
 TEST(CpuLibraryTest, ForwardAndGradientShareTheWeightLayoutInFp32) {
   for (size_t i : {0, 3, 4, 5}) {
     const auto nodes = ConvNodes(kConvCases[i], DType::kF32);
