@@ -16,6 +16,8 @@ constexpr double kGain = 1.01;
 // Measurements vary. The search over sizes goes past a choice that is slower by
 // no more than this.
 constexpr double kPatience = 1.15;
+constexpr double kNextSize =
+    2;  // of an ordered dimension, relative to the last
 // Choices that are slower by no more than this are measured again: in the first
 // round, and once they were measured twice.
 constexpr double kFirstRound = 1.3;
@@ -89,7 +91,8 @@ class PointSearch {
             step > 0 ? point[d] + 1 == space_[d].choices.size() : point[d] == 0;
         if (at_end) break;
         point[d] += step;
-        const AutoTrial* trial = Try(point);
+        // A larger batch takes longer, at most in proportion.
+        const AutoTrial* trial = Try(point, step > 0 ? kNextSize : 1);
         if (trial == nullptr || !trial->ran() ||
             trial->measured->images_per_s * kPatience < Speed(result_.best)) {
           break;
@@ -104,13 +107,14 @@ class PointSearch {
   }
 
   // Tries a point unless it was tried. Returns its trial; null after a stop.
-  const AutoTrial* Try(const AutoPoint& point) {
+  // `growth` is the time that its measurement may take, relative to the last.
+  const AutoTrial* Try(const AutoPoint& point, double growth = 1) {
     for (const AutoTrial& trial : result_.trials) {
       if (trial.point == point) return &trial;
     }
     if (queries_.stop()) return nullptr;
     AutoTrial trial{point, queries_.model(point), std::nullopt, 0, ""};
-    Measure(trial);
+    Measure(trial, growth);
     result_.trials.push_back(std::move(trial));
     // The first measurement of the last dimension may include preparation.
     seconds_.push_back(IsLast(point) ? seconds_[result_.best] : last_);
@@ -129,7 +133,7 @@ class PointSearch {
     return false;
   }
 
-  void Measure(AutoTrial& trial) {
+  void Measure(AutoTrial& trial, double growth) {
     const bool first = result_.trials.empty();
     if (!trial.modelled.failure.empty()) {
       trial.verdict = trial.modelled.failure;
@@ -145,7 +149,7 @@ class PointSearch {
     const double left = queries_.seconds_left();
     // Time is kept only if it suffices to measure two choices again.
     const double kept = 2 * last_ <= kept_ ? kept_ : 0;
-    if (!first && left - kept < last_) {
+    if (!first && left - kept < growth * last_) {
       trial.verdict = "no time left";
       return;
     }

@@ -140,8 +140,28 @@ TEST(AutoSearch, KeepsTimeToMeasureTheFastestAgain) {
                   /*budget=*/65};
   const AutoResult result = machine.Search();
   EXPECT_LE(machine.used, 65);
-  EXPECT_THAT(Runs(result), ElementsAre(1, 1, 2, 2, 0, 0, 0));
+  // The larger size might take too long.
+  EXPECT_THAT(Runs(result), ElementsAre(1, 1, 2, 0, 2, 0, 0));
   EXPECT_EQ(result.trials[1].verdict, "1.10x the default");
+}
+
+TEST(AutoSearch, ALargerSizeIsTriedIfTwiceTheTimeIsLeft) {
+  for (const double budget : {76, 78}) {
+    Machine machine{{{1, 0.9}, {1, 0.9}, {0.8, 0.9, 1, 1.1}}};
+    double used = 0;
+    const AutoResult result = SearchAuto(
+        kSpace,
+        {[&](const AutoPoint& p) { return AutoSpeed{machine.Speed(p)}; },
+         [&](const AutoPoint& p) {
+           used += p[2] == 3 ? 20 : 10;
+           return AutoSpeed{machine.Speed(p)};
+         },
+         [&] { return budget - used; }, [] { return false; }});
+    EXPECT_LE(used, budget);
+    // Time is kept to measure two choices again: 0.35 of the budget.
+    EXPECT_EQ(result.trials[3].verdict,
+              budget > 77 ? "1.10x the default" : "no time left");
+  }
 }
 
 // A measurement may be disturbed by another program.
