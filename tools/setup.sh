@@ -152,10 +152,15 @@ install_python() {
   report python "installed ${#python_packages[@]} packages in build/venv"
 }
 
-# Configures the first time, the first time with CUDA, and the first time that
-# build/venv is there. Ninja reruns CMake when a CMakeLists.txt changes.
+# Configures the first time, the first time with CUDA, the first time that
+# build/venv is there, and when the tree was moved. Ninja reruns CMake when a
+# CMakeLists.txt changes.
 configure() {
   local options=()
+  if [[ -f $build/CMakeCache.txt ]] && ! grep -qxF \
+    "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$build/CMakeCache.txt"; then
+    rm -rf "$build/CMakeCache.txt" "$build/CMakeFiles" "$build/build.ninja"
+  fi
   if [[ -n $cuda ]]; then
     options+=(-DFUSOR_BACKENDS="cpu;cuda;null")
     [[ -z $cuda_path ]] || options+=("-DCMAKE_PREFIX_PATH=$cuda_path")
@@ -172,6 +177,17 @@ configure() {
   report configure "build/ (preset default${cuda:+, with CUDA})"
 }
 
+# Reads Ninja's output. On a terminal, shows how many of its steps are done.
+show_progress() {
+  local line
+  while read -r line; do
+    if [[ -t 2 && $line =~ ^\[([0-9]+/[0-9]+)\] ]]; then
+      printf '\rbuild      %s ' "${BASH_REMATCH[1]}" >&2
+    fi
+  done
+  [[ ! -t 2 ]] || printf '\r' >&2
+}
+
 build_targets() {
   local jobs
   jobs=$(nproc)
@@ -180,7 +196,7 @@ build_targets() {
   local start_bytes
   start_bytes=$(stat -c %s "$log")
   cmake --build "$build" -j "$jobs" ${targets[@]:+--target "${targets[@]}"} \
-    >>"$log" 2>&1 || fail build "compiling failed"
+    2>&1 | tee -a "$log" | show_progress || fail build "compiling failed"
   if tail -c +$((start_bytes + 1)) "$log" | grep -q 'no work to do'; then
     report build "up to date"
   else

@@ -1,8 +1,10 @@
 """Tests tools/setup.sh with recorded fakes of the package manager and CMake:
 what it calls, what it does not call twice, and its messages on failure."""
 
+import contextlib
 import os
 import pathlib
+import pty
 import shutil
 import subprocess
 import tempfile
@@ -54,7 +56,7 @@ class SetupTest(unittest.TestCase):
         file.write_text(f'#!/bin/bash\necho "{name} $*" >>"$CALLS"\n{body}')
         file.chmod(0o755)
 
-    def setup(self, *arguments, absent=""):
+    def setup(self, *arguments, absent="", stderr=subprocess.PIPE):
         calls = self.root / "calls"
         calls.write_text("")
         environment = dict(
@@ -62,7 +64,8 @@ class SetupTest(unittest.TestCase):
             PATH=f"{self.root}/bin:{os.environ['PATH']}")
         result = subprocess.run(
             ["bash", self.root / "tools/setup.sh", *arguments],
-            env=environment, capture_output=True, text=True, check=False)
+            env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True,
+            check=False)
         self.calls = [c for c in calls.read_text().splitlines()
                       if not c.startswith("sudo")]
         return result
@@ -92,6 +95,35 @@ class SetupTest(unittest.TestCase):
         self.assertEqual(self.called("cmake", "--preset"), [])
         self.assertEqual(len(self.called("cmake", "--build")), 1)
         self.assertRegex(result.stderr, r"build +up to date")
+
+    def test_a_moved_tree_is_configured_again(self):
+        self.setup()
+        cache = self.root / "build/CMakeCache.txt"
+        for home, calls in ((self.root, 0), ("/elsewhere", 1)):
+            cache.write_text(f"CMAKE_HOME_DIRECTORY:INTERNAL={home}\n")
+            result = self.setup()
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(len(self.called("cmake", "--preset")), calls)
+        self.assertFalse(cache.exists())
+
+    def test_a_terminal_shows_the_progress_of_the_build(self):
+        self.fake("cmake", CMAKE.replace("ninja: no work to do.",
+                                         "[1/2] A\\n[2/2] B").replace(
+                                             'echo "[', 'echo -e "['))
+        ours, theirs = pty.openpty()
+        self.addCleanup(os.close, ours)
+        self.setup(stderr=theirs)
+        os.close(theirs)
+        text = b""
+        # The end of a terminal without writers is an error.
+        with contextlib.suppress(OSError):
+            while part := os.read(ours, 4096):
+                text += part
+        self.assertIn(
+            "\rbuild      1/2 \rbuild      2/2 \rbuild      done", text.decode())
+        result = self.setup()
+        self.assertNotIn("2/2", result.stderr)
+        self.assertIn("2/2", (self.root / "build/setup.log").read_text())
 
     def test_named_targets_are_built(self):
         self.setup("programs")
