@@ -1,4 +1,3 @@
-#include <regex>
 
 #include "ir/builder.h"
 #include "ir/support/error.h"
@@ -32,10 +31,10 @@ void FreezeParameters(ir::Graph& graph,
   }
   std::vector<bool> frozen(parameters.size(), false);
   for (const std::string& expression : expressions) {
-    const std::regex regex = ParseRegex("freeze", expression);
+    const Regex regex(expression, "freeze");
     bool found = false;
     for (size_t i = 0; i < parameters.size(); ++i) {
-      if (!std::regex_search(parameters[i]->name(), regex)) continue;
+      if (!regex.Found(parameters[i]->name())) continue;
       frozen[i] = found = true;
     }
     FUSOR_CHECK(found, kUsage,

@@ -156,7 +156,7 @@ Values Convolution(AtenCall& call) {
                                      bias, Options(g)))};
 }
 
-constexpr AtenOp kOps[] = {
+constexpr AtenOp kConvolutionsOps[] = {
     {"conv1d.default", Convolution<false>},
     {"conv1d.padding", Convolution<true>},
     {"conv2d.default", Convolution<false>},
@@ -170,6 +170,6 @@ constexpr AtenOp kOps[] = {
 
 }  // namespace
 
-std::span<const AtenOp> AtenConvolutionOps() { return kOps; }
+std::span<const AtenOp> AtenConvolutionOps() { return kConvolutionsOps; }
 
 }  // namespace fusor::models

@@ -368,7 +368,7 @@ Values Mish(AtenCall& call) {
   return {b.Times(x, b.Tanh(b.Softplus(x)))};
 }
 
-constexpr AtenOp kOps[] = {
+constexpr AtenOp kElementwiseOps[] = {
     {"abs.default", Keeping<&Builder::Abs>},
     {"addcdiv.default", AddCombined<&Builder::Divide>},
     {"addcmul.default", AddCombined<&Builder::Times>},
@@ -473,6 +473,6 @@ constexpr AtenOp kOps[] = {
 
 }  // namespace
 
-std::span<const AtenOp> AtenElementwiseOps() { return kOps; }
+std::span<const AtenOp> AtenElementwiseOps() { return kElementwiseOps; }
 
 }  // namespace fusor::models

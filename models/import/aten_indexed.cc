@@ -357,7 +357,7 @@ Values Resize(AtenCall& call) {
   return {x};
 }
 
-constexpr AtenOp kOps[] = {
+constexpr AtenOp kIndexedOps[] = {
     {"_upsample_nearest_exact1d.vec", Resize<Resampling::kNearestExact, 1>},
     {"_upsample_nearest_exact2d.vec", Resize<Resampling::kNearestExact, 2>},
     {"_upsample_nearest_exact3d.vec", Resize<Resampling::kNearestExact, 3>},
@@ -397,6 +397,6 @@ std::vector<Value*> AtenPadByElements(AtenCall& call, const std::string& mode) {
   return PadByElements(call, mode);
 }
 
-std::span<const AtenOp> AtenIndexedOps() { return kOps; }
+std::span<const AtenOp> AtenIndexedOps() { return kIndexedOps; }
 
 }  // namespace fusor::models

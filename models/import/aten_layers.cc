@@ -482,7 +482,7 @@ Values LogSoftmax(AtenCall& call) {
   return {call.b().LogSoftmax(x, call.Int("dim"))};
 }
 
-constexpr AtenOp kOps[] = {
+constexpr AtenOp kLayersOps[] = {
     // Normalisation, convolution, linear algebra
     {"addbmm.default", AddProduct<kBatch1, kBatch2, true>},
     {"addmm.default", AddProduct<kMat1, kMat2, false>},
@@ -536,6 +536,6 @@ constexpr AtenOp kOps[] = {
 
 }  // namespace
 
-std::span<const AtenOp> AtenLayerOps() { return kOps; }
+std::span<const AtenOp> AtenLayerOps() { return kLayersOps; }
 
 }  // namespace fusor::models

@@ -532,7 +532,7 @@ Values Bernoulli(AtenCall& call) {
 
 using enum AtenMemory;
 
-constexpr AtenOp kOps[] = {
+constexpr AtenOp kShapesOps[] = {
     // Views
     {"alias.default", Same, kView, WriteSame},
     {"resolve_conj.default", Same, kView, WriteSame},
@@ -610,6 +610,6 @@ constexpr AtenOp kOps[] = {
 
 }  // namespace
 
-std::span<const AtenOp> AtenShapeOps() { return kOps; }
+std::span<const AtenOp> AtenShapeOps() { return kShapesOps; }
 
 }  // namespace fusor::models

@@ -204,13 +204,13 @@ OnnxResults RotaryEmbedding(OnnxCall& call) {
   return {flat ? MergeHeads(b, y) : y};
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kAttentionOps[] = {
     {"Attention", Attention},
     {"RotaryEmbedding", RotaryEmbedding},
 };
 
 }  // namespace
 
-std::span<const OnnxOp> OnnxAttentionOps() { return kOps; }
+std::span<const OnnxOp> OnnxAttentionOps() { return kAttentionOps; }
 
 }  // namespace fusor::models

@@ -174,7 +174,7 @@ OnnxResults Scan(OnnxCall& call) {
   return all;
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kControlOps[] = {
     {"If", If},
     {"Loop", Loop},
     {"Scan", Scan},
@@ -182,6 +182,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> OnnxControlOps() { return kOps; }
+std::span<const OnnxOp> OnnxControlOps() { return kControlOps; }
 
 }  // namespace fusor::models

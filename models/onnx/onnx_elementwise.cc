@@ -369,7 +369,7 @@ OnnxResults Shrink(OnnxCall& call) {
   return {b.Select(b.Compare("gt", x, limit), b.Minus(x, bias), inner)};
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kElementwiseOps[] = {
     {"Abs", Function<&Builder::Abs>},
     {"Acos", Wide<ArcCosine>},
     {"Acosh", Wide<AreaCosine>},
@@ -444,6 +444,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> OnnxElementwiseOps() { return kOps; }
+std::span<const OnnxOp> OnnxElementwiseOps() { return kElementwiseOps; }
 
 }  // namespace fusor::models

@@ -368,9 +368,9 @@ class GraphBuilder {
   void Run(const OnnxNode& node) {
     OnnxCall call(node, context_);
     // Limits the number of nodes run, because loop bodies run repeatedly.
-    constexpr int64_t kMostRuns = 1 << 20;
-    if (++runs_ > kMostRuns) {
-      call.Throw(fmt::format("more than {} nodes", kMostRuns));
+    constexpr int64_t kMostNodes = 1 << 20;
+    if (++runs_ > kMostNodes) {
+      call.Throw(fmt::format("more than {} nodes", kMostNodes));
     }
     const OnnxOp* op = FindOnnxOp(node.type);
     if (op == nullptr) call.Throw("unknown operator");

@@ -381,7 +381,7 @@ OnnxResults ReverseSequence(OnnxCall& call) {
   return {b.TakeAlong(x, index, time)};
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kIndexedOps[] = {
     {"Compress", Compress},
     {"Gather", Gather, "w"},
     {"GatherElements", GatherElements, "w"},
@@ -397,6 +397,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> OnnxIndexedOps() { return kOps; }
+std::span<const OnnxOp> OnnxIndexedOps() { return kIndexedOps; }
 
 }  // namespace fusor::models

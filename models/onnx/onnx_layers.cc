@@ -434,7 +434,7 @@ OnnxResults RandomUniform(OnnxCall& call) {
   return {b.Cast(b.Plus(b.Times(unit, high - low), low), dtype)};
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kLayersOps[] = {
     {"BatchNormalization", BatchNorm, "-shmv"},
     {"Bernoulli", Bernoulli},
     {"Dropout", Dropout},
@@ -456,6 +456,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> OnnxLayerOps() { return kOps; }
+std::span<const OnnxOp> OnnxLayerOps() { return kLayersOps; }
 
 }  // namespace fusor::models

@@ -59,13 +59,13 @@ OnnxResults SoftmaxCrossEntropyLoss(OnnxCall& call) {
   return {NegativeLogLikelihood(call, log_probabilities), log_probabilities};
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kLossesOps[] = {
     {"NegativeLogLikelihoodLoss", NegativeLogLikelihoodLoss},
     {"SoftmaxCrossEntropyLoss", SoftmaxCrossEntropyLoss},
 };
 
 }  // namespace
 
-std::span<const OnnxOp> OnnxLossOps() { return kOps; }
+std::span<const OnnxOp> OnnxLossOps() { return kLossesOps; }
 
 }  // namespace fusor::models

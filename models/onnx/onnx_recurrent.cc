@@ -298,7 +298,7 @@ OnnxResults Lstm(OnnxCall& call) {
   return Results(call, l, y, last);
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kRecurrentOps[] = {
     {"GRU", Gru, "-wwb"},
     {"LSTM", Lstm, "-wwb---w"},
     {"RNN", Rnn, "-wwb"},
@@ -306,6 +306,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> OnnxRecurrentOps() { return kOps; }
+std::span<const OnnxOp> OnnxRecurrentOps() { return kRecurrentOps; }
 
 }  // namespace fusor::models

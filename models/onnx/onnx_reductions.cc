@@ -132,7 +132,7 @@ OnnxResults CumulativeProduct(OnnxCall& call) {
   return {x};
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kReductionsOps[] = {
     {"ArgMax", ArgExtremum<&Builder::ArgMax>},
     {"ArgMin", ArgExtremum<&Builder::ArgMin>},
     {"CumProd", CumulativeProduct},
@@ -151,6 +151,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> OnnxReductionOps() { return kOps; }
+std::span<const OnnxOp> OnnxReductionOps() { return kReductionsOps; }
 
 }  // namespace fusor::models

@@ -382,7 +382,7 @@ OnnxResults AffineGrid(OnnxCall& call) {
   return {b.Reshape(y, shape)};
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kResizeOps[] = {
     {"AffineGrid", AffineGrid},
     {"GridSample", GridSample},
     {"Resize", Resize},
@@ -390,6 +390,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> OnnxResizeOps() { return kOps; }
+std::span<const OnnxOp> OnnxResizeOps() { return kResizeOps; }
 
 }  // namespace fusor::models

@@ -464,7 +464,7 @@ OnnxResults Triangle(OnnxCall& call) {
                    b.Zeros(x->type()))};
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kShapesOps[] = {
     {"CenterCropPad", CenterCropPad},
     {"Concat", Concat, "=*"},
     {"Constant", Constant},
@@ -491,6 +491,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> OnnxShapeOps() { return kOps; }
+std::span<const OnnxOp> OnnxShapeOps() { return kShapesOps; }
 
 }  // namespace fusor::models

@@ -153,7 +153,8 @@ OnnxResults ShortTimeTransform(OnnxCall& call) {
 }
 
 // Returns a sum of cosines with 0, 1 and 2 periods over the window.
-OnnxResults Window(OnnxCall& call, double constant, double one, double two) {
+OnnxResults CosineWindow(OnnxCall& call, double constant, double one,
+                         double two) {
   const int64_t size = call.KnownInt(0);
   const bool periodic = call.Flag("periodic", true);
   const DType dtype = call.DType("output_datatype", DType::kF32);
@@ -169,15 +170,17 @@ OnnxResults Window(OnnxCall& call, double constant, double one, double two) {
   }
   return {call.b().Constant(dtype, {size}, std::move(values))};
 }
-OnnxResults HannWindow(OnnxCall& call) { return Window(call, 0.5, -0.5, 0); }
+OnnxResults HannWindow(OnnxCall& call) {
+  return CosineWindow(call, 0.5, -0.5, 0);
+}
 OnnxResults HammingWindow(OnnxCall& call) {
-  return Window(call, 25.0 / 46, -21.0 / 46, 0);
+  return CosineWindow(call, 25.0 / 46, -21.0 / 46, 0);
 }
 OnnxResults BlackmanWindow(OnnxCall& call) {
-  return Window(call, 0.42, -0.5, 0.08);
+  return CosineWindow(call, 0.42, -0.5, 0.08);
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kSignalOps[] = {
     {"BlackmanWindow", BlackmanWindow}, {"DFT", Dft},
     {"HammingWindow", HammingWindow},   {"HannWindow", HannWindow},
     {"STFT", ShortTimeTransform},
@@ -185,6 +188,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> OnnxSignalOps() { return kOps; }
+std::span<const OnnxOp> OnnxSignalOps() { return kSignalOps; }
 
 }  // namespace fusor::models

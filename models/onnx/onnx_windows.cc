@@ -585,7 +585,7 @@ OnnxResults LocalResponseNorm(OnnxCall& call) {
   return {b.Divide(x, b.Pow(base, call.Float("beta", 0.75)))};
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kWindowsOps[] = {
     {"AveragePool", AveragePool},
     {"Col2Im", ColumnsToImage},
     {"Conv", Convolution, "-wb"},
@@ -601,6 +601,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> OnnxWindowOps() { return kOps; }
+std::span<const OnnxOp> OnnxWindowOps() { return kWindowsOps; }
 
 }  // namespace fusor::models

@@ -2,12 +2,12 @@
 // (optimizer_rules.cc), gathers sharded parameters and averages parameters.
 
 #include <algorithm>
-#include <regex>
 #include <string>
 #include <unordered_set>
 
 #include "ir/builder.h"
 #include "ir/state_names.h"
+#include "ir/support/error.h"
 #include "ir/support/regex.h"
 #include "passes/collectives/shard_layout.h"
 #include "passes/passes.h"
@@ -71,13 +71,11 @@ class Updates {
 // Throws kUsage unless each group matches a parameter.
 void CheckGroups(const Graph& graph, const OptimizerOptions& options) {
   for (const ParameterGroup& group : options.groups) {
-    const std::regex pattern = ParseRegex("parameter group", group.pattern);
+    const Regex pattern(group.pattern, "parameter group");
     FUSOR_CHECK(std::any_of(graph.inputs().begin(), graph.inputs().end(),
                             [&](const ir::Input& input) {
                               return IsParameter(input.role) &&
-                                     std::regex_search(
-                                         std::string(input.value->name()),
-                                         pattern);
+                                     pattern.Found(input.value->name());
                             }),
                 kUsage, "parameter group '{}': matches no parameter of {}",
                 group.pattern, graph.name());

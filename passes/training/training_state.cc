@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <regex>
 #include <utility>
 
 #include "ir/shard.h"
@@ -79,9 +78,8 @@ Value* ShardInput(Graph& graph, const Value& parameter,
 
 int64_t GroupIndex(const OptimizerOptions& options, const std::string& name) {
   for (size_t i = 0; i < options.groups.size(); ++i) {
-    const std::regex pattern =
-        ParseRegex("parameter group", options.groups[i].pattern);
-    if (std::regex_search(name, pattern)) return static_cast<int64_t>(i);
+    const Regex pattern(options.groups[i].pattern, "parameter group");
+    if (pattern.Found(name)) return static_cast<int64_t>(i);
   }
   return -1;
 }

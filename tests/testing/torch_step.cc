@@ -34,8 +34,8 @@ constexpr auto kSigns = [] {
 
 // Sets element i to formula(U(step, site, i)), rounded to the dtype.
 template <typename Formula>
-Tensor Draw(ir::TensorType type, uint64_t seed, uint32_t step, uint32_t site,
-            Formula formula) {
+Tensor DrawTensor(ir::TensorType type, uint64_t seed, uint32_t step,
+                  uint32_t site, Formula formula) {
   Tensor tensor{std::move(type), {}};
   const auto count = static_cast<uint64_t>(tensor.type.num_elements());
   tensor.data.resize(count);
@@ -56,7 +56,7 @@ Tensor DrawParameter(const json& parameter, uint64_t seed, uint32_t site) {
   const ir::TensorType type{DType::kF32, parameter[1].get<ir::Shape>(), {}};
   const std::string role = parameter[2];
   const auto draw = [&](auto formula) {
-    return Draw(type, seed, kWeightStep, site, formula);
+    return DrawTensor(type, seed, kWeightStep, site, formula);
   };
   if (role == "gamma") return draw([](double u) { return 0.5 + u; });
   if (role == "beta") return draw([](double u) { return (2 * u - 1) * 0.2; });
@@ -96,11 +96,12 @@ std::map<std::string, Tensor> DrawStepInputs(const json& spec,
     inputs[name] = std::move(tensor);
   }
   inputs["images"] =
-      Draw({DType::kF32, {size.batch, 3, size.image, size.image}, {}}, seed,
-           kDataStep, 0, [](double u) { return (2 * u - 1) * 2; });
+      DrawTensor({DType::kF32, {size.batch, 3, size.image, size.image}, {}},
+                 seed, kDataStep, 0, [](double u) { return (2 * u - 1) * 2; });
   const double classes = spec.at("classes");
-  inputs["labels"] = Draw({DType::kI32, {size.batch}, {}}, seed, kDataStep, 1,
-                          [&](double u) { return std::floor(u * classes); });
+  inputs["labels"] =
+      DrawTensor({DType::kI32, {size.batch}, {}}, seed, kDataStep, 1,
+                 [&](double u) { return std::floor(u * classes); });
   return inputs;
 }
 

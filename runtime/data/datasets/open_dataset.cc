@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <regex>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "ir/support/error.h"
+#include "ir/support/regex.h"
 #include "runtime/data/datasets/image_folder.h"
 #include "runtime/data/datasets/packed_images.h"
 #include "runtime/data/datasets/recordio.h"
@@ -152,21 +152,21 @@ std::vector<Shard> OfSplit(const std::string& path, std::vector<Shard> shards,
 // Returns a warning if names such as train-00003-of-01024 show that files are
 // missing; "" otherwise.
 std::string MissingFiles(const std::vector<std::string>& files) {
-  static const std::regex kNumbered(R"((.*-)(\d{1,9})-of-(\d{1,9})(\D.*)?)");
+  static const Regex kNumbered(R"((.*-)(\d{1,9})-of-(\d{1,9})(\D.*)?)");
   std::set<std::string> names;
-  std::smatch parts;
-  std::string last;
+  std::optional<Regex::Groups> parts;
   for (const std::string& file : files) {
-    last = fs::path(file).filename().string();
-    if (!std::regex_match(last, parts, kNumbered)) return "";
-    names.insert(last);
+    const std::string name = fs::path(file).filename().string();
+    parts = kNumbered.Match(name);
+    if (!parts) return "";
+    names.insert(name);
   }
-  const int64_t count = std::stoll(parts[3]);
+  const int64_t count = std::stoll((*parts)[3]);
   if (count <= std::ssize(names)) return "";
   for (int64_t i = 0;; ++i) {
     const std::string name =
-        fmt::format("{}{:0{}}-of-{}{}", parts[1].str(), i, parts[2].length(),
-                    parts[3].str(), parts[4].str());
+        fmt::format("{}{:0{}}-of-{}{}", (*parts)[1], i, (*parts)[2].size(),
+                    (*parts)[3], (*parts)[4]);
     if (!names.contains(name)) {
       return fmt::format("{} of {} files are missing, first {}",
                          count - std::ssize(names), count, name);

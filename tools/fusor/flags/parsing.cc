@@ -8,13 +8,13 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
+#include "ir/support/regex.h"
 #include "ir/support/str.h"
 #include "ir/target/autotune_results.h"
 
@@ -302,44 +302,42 @@ std::string DescribeUsageError(const CLI::App& app,
     return app.remaining(/*recurse=*/true).empty() ? DescribeMissingCommand(app)
                                                    : DescribeUnknown(app);
   }
-  std::smatch match;
-  static const std::regex kFew(
-      "(.+): At least (.+) required but received (.+)");
-  static const std::regex kMany("(.+): At Most 1 required but received (.+)");
-  static const std::regex kNone("(.+): (.+) required (.*) missing");
-  static const std::regex kMissing("(.+) is required");
-  static const std::regex kValue("Could not convert: (.+) = (.+)");
-  static const std::regex kSwitch("(.+) was given a disallowed flag override");
-  static const std::regex kExcludes("(.+) excludes (.+)");
-  if (std::regex_match(text, match, kExcludes)) {
-    return fmt::format("{} and {}: expected one of them", match[1].str(),
-                       match[2].str());
+  static const Regex kFew("(.+): At least (.+) required but received (.+)");
+  static const Regex kMany("(.+): At Most 1 required but received (.+)");
+  static const Regex kNone("(.+): (.+) required (.*) missing");
+  static const Regex kMissing("(.+) is required");
+  static const Regex kValue("Could not convert: (.+) = (.+)");
+  static const Regex kSwitch("(.+) was given a disallowed flag override");
+  static const Regex kExcludes("(.+) excludes (.+)");
+  if (const auto match = kExcludes.Match(text)) {
+    return fmt::format("{} and {}: expected one of them", (*match)[1],
+                       (*match)[2]);
   }
-  if (std::regex_match(text, match, kFew)) {
-    return fmt::format("{}: expected {} values, got {}", match[1].str(),
-                       match[2].str(), match[3].str());
+  if (const auto match = kFew.Match(text)) {
+    return fmt::format("{}: expected {} values, got {}", (*match)[1],
+                       (*match)[2], (*match)[3]);
   }
-  if (std::regex_match(text, match, kMany)) {
-    return fmt::format("{}: expected one value, got {}", match[1].str(),
-                       match[2].str());
+  if (const auto match = kMany.Match(text)) {
+    return fmt::format("{}: expected one value, got {}", (*match)[1],
+                       (*match)[2]);
   }
-  if (std::regex_match(text, match, kNone)) {
-    return fmt::format("{}: expected a value, got none", match[1].str());
+  if (const auto match = kNone.Match(text)) {
+    return fmt::format("{}: expected a value, got none", (*match)[1]);
   }
-  if (std::regex_match(text, match, kMissing)) {
+  if (const auto match = kMissing.Match(text)) {
     // Unknown arguments are reported before missing ones.
     const std::vector<std::string> left = app.remaining(/*recurse=*/true);
     if (!left.empty() && left.front().starts_with("-")) {
       return DescribeUnknown(app);
     }
     return fmt::format("{}: expected {}, got none", ChosenCommand(app).name,
-                       match[1].str());
+                       (*match)[1]);
   }
-  if (std::regex_match(text, match, kValue)) {
-    return fmt::format("{}: cannot read {}", match[1].str(), match[2].str());
+  if (const auto match = kValue.Match(text)) {
+    return fmt::format("{}: cannot read {}", (*match)[1], (*match)[2]);
   }
-  if (std::regex_match(text, match, kSwitch)) {
-    return fmt::format("{}: expected no value", match[1].str());
+  if (const auto match = kSwitch.Match(text)) {
+    return fmt::format("{}: expected no value", (*match)[1]);
   }
   return text.substr(0, text.find('\n'));
 }

@@ -59,7 +59,7 @@ passes::ParameterGroup ParseGroup(const std::string& text) {
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos || colon == 0) fail();
   passes::ParameterGroup group{.pattern = text.substr(0, colon)};
-  ParseRegex("--param-group", group.pattern);
+  Regex(group.pattern, "--param-group");
   for (const std::string& setting :
        CLI::detail::split(text.substr(colon + 1), ',')) {
     const size_t equals = setting.find('=');

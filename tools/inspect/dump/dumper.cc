@@ -137,7 +137,7 @@ std::string ToDot(const ir::Graph& graph) { return DotWriter().Write(graph); }
 namespace {
 
 // Returns a field quoted according to RFC 4180.
-std::string Field(std::string_view text) {
+std::string CsvField(std::string_view text) {
   if (text.find_first_of(",\"\n") == std::string_view::npos) {
     return std::string(text);
   }
@@ -150,7 +150,7 @@ std::string Field(std::string_view text) {
 }
 
 std::string Row(const std::vector<std::string>& fields) {
-  return Join(fields, ",", Field) + "\n";
+  return Join(fields, ",", CsvField) + "\n";
 }
 
 std::string Grid(const codegen::Kernel& kernel, const codegen::Phase& phase) {
@@ -251,19 +251,18 @@ constexpr const char* kAfterPasses[] = {"decisions", "precision", "plan",
                                         "schedule",  "memory",    "launches",
                                         "kernels",   "calls"};
 
-std::optional<std::regex> Expression(const std::string& text,
-                                     std::string_view what) {
+std::optional<Regex> Expression(const std::string& text,
+                                std::string_view what) {
   if (text.empty()) return std::nullopt;
-  return ParseRegex(fmt::format("{} filter", what), text);
+  return Regex(text, fmt::format("{} filter", what));
 }
 
-bool Found(const std::optional<std::regex>& expression,
-           const std::string& text) {
-  return !expression.has_value() || std::regex_search(text, *expression);
+bool Found(const std::optional<Regex>& expression, const std::string& text) {
+  return !expression.has_value() || expression->Found(text);
 }
 
 // Throws kUsage unless the expression matches one of `names`.
-void CheckSelects(const std::optional<std::regex>& expression,
+void CheckSelects(const std::optional<Regex>& expression,
                   const std::string& text, std::string_view what,
                   const std::vector<std::string>& names) {
   const bool any = std::any_of(

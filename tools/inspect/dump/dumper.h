@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <regex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -15,6 +14,7 @@
 #include "codegen/target_compiler.h"
 #include "ir/graph.h"
 #include "ir/io/printer.h"
+#include "ir/support/regex.h"
 
 namespace fusor::inspect {
 
@@ -166,7 +166,7 @@ class Dumper {
 
   const DumpOptions options_;
   const std::unique_ptr<DumpSink> sink_;
-  std::optional<std::regex> pass_, module_, pipeline_;
+  std::optional<Regex> pass_, module_, pipeline_;
 
   std::vector<std::string> modules_;  // all seen so far
   bool any_selected_ = false;

@@ -2,12 +2,12 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
-#include <regex>
 #include <tuple>
 #include <utility>
 
 #include "ir/support/error.h"
 #include "ir/support/file.h"
+#include "ir/support/regex.h"
 #include "ir/support/statistics.h"
 #include "tools/inspect/logs/speed_log.h"
 
@@ -27,24 +27,25 @@ struct LogName {
 };
 
 LogName ParseLogName(const fs::path& path) {
-  static const std::regex kName(R"((.+)_b(\d{1,9})_(.+)_(\d{1,9})\.log)");
-  std::smatch match;
+  static const Regex kName(R"((.+)_b(\d{1,9})_(.+)_(\d{1,9})\.log)");
   const std::string name = path.filename().string();
-  FUSOR_CHECK(std::regex_match(name, match, kName), kData,
+  const auto match = kName.Match(name);
+  FUSOR_CHECK(match.has_value(), kData,
               "{}: expected a name like rn50_b128_fp32_1.log, "
               "MODEL_bBATCH_PRECISION_RUN.log",
               path.string());
-  return {match[1], std::stoll(match[2]), match[3], std::stoll(match[4])};
+  return {(*match)[1], std::stoll((*match)[2]), (*match)[3],
+          std::stoll((*match)[4])};
 }
 
 SpeedCase ParseCaseName(const fs::path& path) {
-  static const std::regex kName(R"(([1-9]\d{0,5})n([1-9]\d{0,3})g)");
-  std::smatch match;
+  static const Regex kName(R"(([1-9]\d{0,5})n([1-9]\d{0,3})g)");
   const std::string name = path.filename().string();
-  FUSOR_CHECK(std::regex_match(name, match, kName), kData,
+  const auto match = kName.Match(name);
+  FUSOR_CHECK(match.has_value(), kData,
               "{}: expected logs in a folder named like 4n8g, NODESnGPUSg",
               path.string());
-  return {.nodes = std::stoll(match[1]), .gpus = std::stoll(match[2])};
+  return {.nodes = std::stoll((*match)[1]), .gpus = std::stoll((*match)[2])};
 }
 
 std::string ReadText(const std::string& path) {

@@ -8,10 +8,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <regex>
 #include <utility>
 
 #include "ir/support/error.h"
+#include "ir/support/regex.h"
 #include "ir/support/statistics.h"
 #include "ir/support/str.h"
 
@@ -166,14 +166,14 @@ bool IsPlausible(const Line& line) {
          measured(r.step_seconds) && std::isfinite(r.time);
 }
 
-std::optional<Line> Match(const LineFormat& format, const std::regex& pattern,
+std::optional<Line> Match(const LineFormat& format, const Regex& pattern,
                           const std::string& text) {
-  std::smatch match;
-  if (!std::regex_search(text, match, pattern)) return std::nullopt;
+  const auto match = pattern.Search(text);
+  if (!match) return std::nullopt;
   Line line;
   for (size_t i = 0; i < format.fields.size(); ++i) {
-    if (!match[i + 1].matched) continue;
-    const std::string value = match[i + 1].str();
+    const std::string& value = (*match)[i + 1];
+    if (value.empty()) continue;
     const auto whole = [&] { return WholeNumber(value); };
     const auto number = [&] { return std::strtod(value.c_str(), nullptr); };
     switch (format.fields[i]) {
@@ -241,16 +241,17 @@ std::optional<Line> ParseJsonLine(const std::string& text) {
 class MindSporeLines {
  public:
   std::optional<Line> Read(const std::string& text) {
-    static const std::regex kPlace(R"(epoch: (\d+),? step: (\d+), loss is )");
-    static const std::regex kTime(
-        R"(epoch time: +(\d+(?:\.\d+)?) ms, per step)");
-    std::smatch match;
-    if (std::regex_search(text, match, kPlace)) {
-      epoch_ = WholeNumber(match[1].str());
-      steps_ = WholeNumber(match[2].str());
-    } else if (steps_ > 0 && std::regex_search(text, match, kTime)) {
+    static const Regex kPlace(R"(epoch: (\d+),? step: (\d+), loss is )");
+    static const Regex kTime(R"(epoch time: +(\d+(?:\.\d+)?) ms, per step)");
+    if (const auto place = kPlace.Search(text)) {
+      epoch_ = WholeNumber((*place)[1]);
+      steps_ = WholeNumber((*place)[2]);
+      return std::nullopt;
+    }
+    if (steps_ <= 0) return std::nullopt;
+    if (const auto match = kTime.Search(text)) {
       Line line{.epoch = epoch_, .step = steps_, .begin = 0};
-      line.record.step_seconds = std::strtod(match[1].str().c_str(), nullptr) /
+      line.record.step_seconds = std::strtod((*match)[1].c_str(), nullptr) /
                                  1e3 / static_cast<double>(steps_);
       return line;
     }
@@ -353,12 +354,12 @@ void ForEachLine(std::string_view text, Handle handle) {
 constexpr std::string_view kBenchWindow = " bench_warmup_steps : ";
 
 std::optional<SpeedWindow> ParseBenchWindow(const std::string& line) {
-  static const std::regex kPattern(
+  static const Regex kPattern(
       R"(bench_steps : (\d{1,9}) .*bench_warmup_steps : (\d{1,9}))");
-  std::smatch match;
-  if (!std::regex_search(line, match, kPattern)) return std::nullopt;
-  return SpeedWindow{.skip = std::stoll(match[2]),
-                     .average = std::stoll(match[1])};
+  const auto match = kPattern.Search(line);
+  if (!match) return std::nullopt;
+  return SpeedWindow{.skip = std::stoll((*match)[2]),
+                     .average = std::stoll((*match)[1])};
 }
 
 }  // namespace
@@ -371,10 +372,10 @@ std::vector<std::string> SpeedLogFormats() {
 }
 
 SpeedLog ParseSpeedLog(std::string_view text, std::string_view source) {
-  static const std::vector<std::regex> patterns = [] {
-    std::vector<std::regex> made;
+  static const std::vector<Regex> patterns = [] {
+    std::vector<Regex> made;
     for (const LineFormat& format : LineFormats()) {
-      made.emplace_back(format.pattern, std::regex::optimize);
+      made.emplace_back(format.pattern);
     }
     return made;
   }();

@@ -10,7 +10,6 @@
 namespace fusor::inspect {
 namespace {
 
-constexpr double kLeft = 70, kTop = 50, kWidth = 780, kHeight = 440;
 // As in page.css.
 const std::map<std::string, std::string> kColours = {
     {"matrix", "#e07f2f"},  {"fusion", "#2f6bd8"}, {"kernel", "#8fb1ec"},
@@ -67,6 +66,7 @@ class Picture {
   }
 
  private:
+  static constexpr double kLeft = 70, kTop = 50, kWidth = 780, kHeight = 440;
   void SetAxes() {
     double low_x = Ridge() / 3, high_x = Ridge() * 3;
     double low_y = target_.peak_gflops_f32 / 30;

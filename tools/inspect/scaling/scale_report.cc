@@ -128,8 +128,6 @@ json AlternativeJson(const ScaleAlternative& a) {
           {"buckets", std::move(buckets)}};
 }
 
-constexpr double kLeft = 130, kTop = 60, kWidth = 760, kRow = 44;
-
 class TimelinePicture {
  public:
   explicit TimelinePicture(const ScaleReport& report)
@@ -155,6 +153,7 @@ class TimelinePicture {
   }
 
  private:
+  static constexpr double kLeft = 130, kTop = 60, kWidth = 760, kRow = 44;
   double X(double seconds) const { return kLeft + kWidth * seconds / length_; }
 
   void Bar(int row, double from, double to, const char* colour,
