@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "codegen/cpu/onednn_layout.h"
+#include "codegen/cpu/winograd_plan.h"
 #include "ir/target/cost.h"
 
 namespace fusor::cpu {
@@ -127,21 +128,6 @@ GroupedPlan Plan(const Convolution& conv, const Layout& layout,
     }
   }
   return plan;
-}
-
-// Returns the tensors of a call.
-Convolution ConvolutionOf(const codegen::LibraryCall& call) {
-  const TensorType& a = call.operands[0];
-  const TensorType& b = call.operands[1];
-  const TensorType& result = call.results[0];
-  switch (call.op) {
-    case ir::OpKind::kConv2dGradInput:
-      return {ConvKind::kGradInput, result, b, a};
-    case ir::OpKind::kConv2dGradWeight:
-      return {ConvKind::kGradWeight, a, result, b};
-    default:
-      return {ConvKind::kForward, a, b, result};
-  }
 }
 
 }  // namespace

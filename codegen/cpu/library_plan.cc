@@ -65,6 +65,9 @@ LibraryPlan PlanLibraryCall(const LibraryCall& call) {
   if (const auto plan = PlanWinograd(call); plan.has_value()) {
     return {kWinogradImplementation, WorkspaceBytes(*plan), *plan};
   }
+  if (const auto plan = PlanWideWinograd(call); plan.has_value()) {
+    return {kWideWinogradImplementation, plan->workspace_bytes(), *plan};
+  }
   if (const auto plan = PlanIm2col(call); plan.has_value()) {
     return {kIm2colImplementation, plan->workspace_bytes(), *plan};
   }

@@ -9,6 +9,7 @@
 #include "codegen/cpu/im2col_plan.h"
 #include "codegen/cpu/onednn_plan.h"
 #include "codegen/cpu/vector_isa.h"
+#include "codegen/cpu/wide_winograd_plan.h"
 #include "codegen/cpu/winograd_plan.h"
 #include "codegen/plan/plan.h"
 #include "ir/graph.h"
@@ -38,16 +39,16 @@ struct ReferencePlan {};
 struct LibraryPlan {
   std::string implementation;
   int64_t workspace_bytes = 0;
-  std::variant<ReferencePlan, OneDnnPlan, WinogradPlan, Im2colPlan, GroupedPlan,
-               MaxPoolPlan, MaxPoolGradPlan>
+  std::variant<ReferencePlan, OneDnnPlan, WinogradPlan, WideWinogradPlan,
+               Im2colPlan, GroupedPlan, MaxPoolPlan, MaxPoolGradPlan>
       method{};
 };
 
-// Chooses Winograd in bf16, im2col, grouped, max_pool or max_pool_grad if the
-// call is for one of them, else oneDNN if it supports the op and types, else
-// the interpreter. The interpreter also runs all library fusions. Throws kGraph
-// if algorithm "winograd" does not exist for the call, or if images are too
-// large for oneDNN. The plan holds for the current number of threads of the
+// Chooses fusor's own Winograd, im2col, grouped, max_pool or max_pool_grad if
+// the call is for one of them, else oneDNN if it supports the op and types,
+// else the interpreter. The interpreter also runs all library fusions. Throws
+// kGraph if algorithm "winograd" does not exist for the call, or if images are
+// too large for oneDNN. The plan holds for the current number of threads of the
 // calling thread's OpenMP regions (ThreadCount).
 LibraryPlan PlanLibraryCall(const codegen::LibraryCall& call);
 

@@ -212,10 +212,13 @@ bool CanBeWinograd(const Convolution& t, const Node& node,
          t.y.shape[1] % 16 == 0;
 }
 
-// Returns oneDNN's Winograd in f32, fusor's own in bf16 (winograd_plan.h).
+// Returns fusor's own Winograd in f32 with AVX2 and in bf16, otherwise oneDNN's
+// in f32.
 std::optional<LibraryCandidate> AnyWinograd(const Convolution& t,
                                             const Node& node,
                                             const ir::Target& target) {
+  const auto wide = WideWinogradCandidate(node, target);
+  if (wide.has_value()) return wide;
   if (!CanBeWinograd(t, node, target)) return WinogradCandidate(node, target);
   const auto chosen = Choose(t, node, "winograd", target.channel_block());
   if (!chosen.has_value()) return std::nullopt;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "ir/target/conv_problem.h"
 #include "ir/target/cost.h"
 
 namespace fusor::cpu {
@@ -39,19 +38,6 @@ Layouts LayoutsOf(ConvKind kind) {
           ir::Canonical(ir::ParseLayout(
               kind == ConvKind::kGradInput ? "ABcd16a16b" : "ABcd16b16a")),
           blocked};
-}
-
-ir::Convolution ConvolutionOf(const LibraryCall& call) {
-  if (call.op == ir::OpKind::kConv2dGradWeight) {
-    return {ConvKind::kGradWeight, call.operands[0], call.results[0],
-            call.operands[1]};
-  }
-  if (call.op == ir::OpKind::kConv2dGradInput) {
-    return {ConvKind::kGradInput, call.results[0], call.operands[1],
-            call.operands[0]};
-  }
-  return {ConvKind::kForward, call.operands[0], call.operands[1],
-          call.results[0]};
 }
 
 bool Applies(const ir::Convolution& conv, const ir::Attrs& attrs) {
@@ -160,6 +146,20 @@ WinogradPlan Plan(const ir::Convolution& conv, const ir::Attrs& attrs,
 }
 
 }  // namespace
+
+ir::Convolution ConvolutionOf(const LibraryCall& call) {
+  const ir::TensorType& a = call.operands[0];
+  const ir::TensorType& b = call.operands[1];
+  const ir::TensorType& result = call.results[0];
+  switch (call.op) {
+    case ir::OpKind::kConv2dGradInput:
+      return {ConvKind::kGradInput, result, b, a};
+    case ir::OpKind::kConv2dGradWeight:
+      return {ConvKind::kGradWeight, a, result, b};
+    default:
+      return {ConvKind::kForward, a, b, result};
+  }
+}
 
 int64_t WorkspaceBytes(const WinogradPlan& plan) {
   return std::visit([](const auto& p) { return p.workspace_bytes(); }, plan);

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "codegen/plan/plan.h"
+#include "ir/target/conv_problem.h"
 #include "ir/target/target.h"
 
 namespace fusor::cpu {
@@ -94,6 +95,9 @@ struct WinogradGradWeightPlan {
 };
 
 using WinogradPlan = std::variant<WinogradConvPlan, WinogradGradWeightPlan>;
+
+// Returns the tensors of a convolution's call.
+ir::Convolution ConvolutionOf(const codegen::LibraryCall& call);
 
 int64_t WorkspaceBytes(const WinogradPlan& plan);
 

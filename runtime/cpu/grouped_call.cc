@@ -8,7 +8,7 @@
 #include "runtime/cpu/activation.h"
 #include "runtime/cpu/lanes.h"
 #include "runtime/cpu/library_calls.h"
-#include "runtime/cpu/parts.h"
+#include "runtime/cpu/thread_team.h"
 
 namespace fusor::cpu {
 namespace {

@@ -107,10 +107,10 @@ FUSOR_INLINE void StoreBytes(uint8_t* to, const Lanes<8>::Words& x) {
 }
 
 // Convert an element to f32 and back, rounded to nearest even.
-inline float Widen(float x) { return x; }
-inline float Widen(uint16_t x) { return ir::BFloat16ToFloat(x); }
-inline void Narrow(float x, float& to) { to = x; }
-inline void Narrow(float x, uint16_t& to) { to = ir::FloatToBFloat16(x); }
+FUSOR_INLINE float Widen(float x) { return x; }
+FUSOR_INLINE float Widen(uint16_t x) { return ir::BFloat16ToFloat(x); }
+FUSOR_INLINE void Narrow(float x, float& to) { to = x; }
+FUSOR_INLINE void Narrow(float x, uint16_t& to) { to = ir::FloatToBFloat16(x); }
 
 // Transposes eight vectors of eight elements.
 FUSOR_INLINE void Transpose(Lanes<8>::Floats (&rows)[8]) {

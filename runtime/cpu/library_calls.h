@@ -28,6 +28,8 @@ std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
                                               const WinogradPlan& plan);
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
+                                              const WideWinogradPlan& plan);
+std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
                                               const Im2colPlan& plan);
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
                                               const GroupedPlan& plan);

@@ -16,9 +16,6 @@ namespace {
 using codegen::LibraryCall;
 using ir::DType;
 
-FUSOR_INLINE float Widen(float x) { return x; }
-FUSOR_INLINE float Widen(uint16_t x) { return ir::BFloat16ToFloat(x); }
-
 // The part of a window inside the image, and its strides.
 struct Window {
   int64_t rows, columns;          // inside the image

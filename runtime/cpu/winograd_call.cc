@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runtime/cpu/library_calls.h"
-#include "runtime/cpu/parts.h"
+#include "runtime/cpu/thread_team.h"
 #include "runtime/cpu/winograd_kernels.h"
 
 namespace fusor::cpu {

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "codegen/cpu/winograd_plan.h"
-#include "runtime/cpu/parts.h"
+#include "runtime/cpu/thread_team.h"
 
 namespace fusor::cpu {
 

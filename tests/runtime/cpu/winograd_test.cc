@@ -1,4 +1,5 @@
-// Compares Winograd F(2x2, 3x3) in bf16 with the interpreter without rounding.
+// Compares Winograd F(2x2, 3x3) in bf16 and F(4x4, 3x3) in f32 with the
+// interpreter without rounding.
 
 #include <gmock/gmock.h>
 
@@ -6,6 +7,7 @@
 #include <limits>
 
 #include "ir/op.h"
+#include "ir/support/error.h"
 #include "tests/runtime/cpu/cpu_fixture.h"
 #include "tests/runtime/cpu/one_node.h"
 #include "tests/testing/numeric.h"
@@ -201,6 +203,95 @@ TEST_F(WinogradTest, IsNoCandidateElsewhere) {
     for (const auto& one : ConvNodes(c, DType::kBF16)) {
       EXPECT_THAT(Candidates(*one, "winograd"), IsEmpty());
       EXPECT_THAT(Cpu::Get().compiler().Candidates(*one->node), Not(IsEmpty()));
+    }
+  }
+}
+
+class WideWinogradTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto nodes = ConvNodes({1, 16, 16, 8, 3, 1, 1, 1, 1}, DType::kF32);
+    if (!RunsOn(*nodes[0])) GTEST_SKIP() << "no AVX2";
+  }
+
+  static LibraryCall CallOf(const OneNode& one) {
+    const ir::Layout activation = ir::ParseLayout("aBcd8b");
+    const ir::Layout weight = ir::ParseLayout("ABcd8b8a");
+    if (one.node->kind() == ir::OpKind::kConv2dGradWeight) {
+      return one.Call({activation, activation}, {weight}, "winograd");
+    }
+    std::vector<ir::Layout> operands{activation, weight};
+    if (one.node->num_inputs() == 3) operands.emplace_back();
+    return one.Call(operands, {activation}, "winograd");
+  }
+
+  static bool RunsOn(const OneNode& one) {
+    LibraryCall call = CallOf(one);
+    try {
+      Cpu::Get().compiler().PrepareCall(call);
+    } catch (const Error&) {
+      return false;
+    }
+    return call.implementation == "fusor_wino_4x3:avx2";
+  }
+};
+
+// Partial tiles and groups, odd numbers of blocks, every padding, fewer tiles
+// than threads, and enough channels to divide them among threads.
+const ConvCase kWideCases[] = {
+    {2, 16, 16, 8, 3, 1, 1, 1, 1},
+    {1, 24, 40, 7, 3, 1, 1, 1, 1, true},
+    {3, 32, 56, 6, 3, 1, 0, 1, 1, true},
+    {1, 8, 24, 5, 3, 1, 2, 1, 1},
+    {8, 16, 8, 17, 3, 1, 1, 1, 1},
+    {1, 16, 16, 1, 3, 1, 1, 1, 1, true},
+    {2, 16, 64, 3, 3, 1, 0, 1, 1},
+    {1, 256, 136, 4, 3, 1, 1, 1, 1},
+    {2, 136, 256, 9, 3, 1, 1, 1, 1, true},
+    {1, 32, 32, 5, 3, 1, 0, 1, 1, true, false, 12, 2},
+    {4, 16, 16, 40, 3, 1, 1, 1, 1, false, false, 3, 1},
+};
+
+// The transforms increase the error of a direct convolution several times.
+TEST_F(WideWinogradTest, ErrorsAreAFewUnitsInTheLastPlace) {
+  constexpr double kUnitOfF32 = 0x1p-24;
+  for (const ConvCase& c : kWideCases) {
+    for (const auto& one : ConvNodes(c, DType::kF32)) {
+      const auto operands = one->Operands();
+      const Tensor expected = one->Expected(operands)[0];
+      LibraryCall call = CallOf(*one);
+      const Errors errors = ErrorsOf(RunCall(call, operands)[0], expected);
+      EXPECT_EQ(call.implementation, "fusor_wino_4x3:avx2");
+      EXPECT_LE(errors.mean, 40 * kUnitOfF32)
+          << call.op_name() << " " << ToString(call.operands[0]) << " -> "
+          << ToString(call.results[0]);
+      EXPECT_LE(errors.worst, 400 * kUnitOfF32)
+          << call.op_name() << " " << ToString(call.operands[0]) << " -> "
+          << ToString(call.results[0]);
+    }
+  }
+}
+
+TEST_F(WideWinogradTest, GivesTheSameBitsEachTime) {
+  for (const auto& one :
+       ConvNodes({3, 32, 48, 13, 3, 1, 1, 1, 1}, DType::kF32)) {
+    const auto operands = one->Operands();
+    LibraryCall call = CallOf(*one);
+    EXPECT_EQ(RunCall(call, operands)[0].data, RunCall(call, operands)[0].data);
+  }
+}
+
+TEST_F(WideWinogradTest, IsNotPlannedElsewhere) {
+  for (const ConvCase& c : {ConvCase{1, 12, 16, 8, 3, 1, 1, 1, 1},
+                            ConvCase{1, 16, 16, 8, 3, 1, 3, 1, 1},
+                            ConvCase{1, 16, 16, 8, 3, 2, 1, 1, 1},
+                            ConvCase{1, 32, 32, 8, 3, 1, 1, 1, 2},
+                            ConvCase{1, 16, 16, 8, 5, 1, 1, 1, 1}}) {
+    for (const auto& one : ConvNodes(c, DType::kF32)) {
+      for (const ir::LibraryCandidate& candidate :
+           Candidates(*one, "winograd")) {
+        EXPECT_NE(candidate.implementation, "fusor_wino_4x3:avx2");
+      }
     }
   }
 }

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "codegen/plan/plan.h"
+#include "ir/target/conv_problem.h"
+#include "ir/target/target.h"
+
+namespace fusor::cpu {
+
+// Winograd's F(4x4, 3x3) in f32 (Lavin and Gray, "Fast Algorithms for
+// Convolutional Neural Networks", CVPR 2016) for CPUs with AVX2, for which
+// oneDNN lacks it. It supports 3x3 convolutions of stride 1 with padding of at
+// most 2, and their gradients. Channels are multiples of 8.
+//
+// An input tile of 6x6 pixels gives 36 points, a result tile of 4x4 pixels too.
+// For each point, the products of tiles and weights are a matrix product.
+
+inline constexpr char kWideWinogradImplementation[] = "fusor_wino_4x3:avx2";
+
+inline constexpr int64_t kWidePoints = 36;
+inline constexpr int64_t kWideTile = 4;   // rows and columns of a result tile
+inline constexpr int64_t kWideBlock = 8;  // channels of a vector
+// Result channels that are multiplied together.
+inline constexpr int64_t kWideGroup = 2 * kWideBlock;
+
+// A data gradient has the form of a convolution: its input is the result's
+// gradient, padded by 2 - pad, and its filter is flipped.
+//
+// Forward and data gradient: the workspace holds the transformed weight, then
+// for each part of the work the transformed input and the products of a block
+// of tiles. Weight gradient: it holds the sums of each range of tiles, then for
+// each part the transformed tiles of a block. Each part has a range of tiles
+// and of channels: of results, or of the input of a weight gradient.
+struct WideWinogradPlan {
+  ir::ConvKind kind{};
+  int64_t images = 0;
+  int64_t in_channels = 0, in_height = 0, in_width = 0;
+  int64_t out_channels = 0, out_height = 0, out_width = 0;
+  int64_t pad_height = 0, pad_width = 0;  // 0 to 2
+  bool bias = false;
+  int64_t tile_parts = 0, channel_parts = 0;
+  int64_t block = 0;                   // tiles
+  int64_t v_stride = 0, m_stride = 0;  // elements between points
+
+  int64_t tile_rows() const { return (out_height + kWideTile - 1) / kWideTile; }
+  int64_t tile_columns() const {
+    return (out_width + kWideTile - 1) / kWideTile;
+  }
+  // Tiles are numbered by image, row and column.
+  int64_t tiles() const { return images * tile_rows() * tile_columns(); }
+  int64_t parts() const { return tile_parts * channel_parts; }
+  int64_t in_blocks() const { return in_channels / kWideBlock; }
+  int64_t out_blocks() const { return out_channels / kWideBlock; }
+  int64_t out_groups() const {
+    return (out_channels + kWideGroup - 1) / kWideGroup;
+  }
+
+  // Elements of f32.
+  int64_t weights() const { return kWidePoints * in_channels * out_channels; }
+  int64_t shared() const {
+    return (kind == ir::ConvKind::kGradWeight ? tile_parts : 1) * weights();
+  }
+  int64_t part() const { return kWidePoints * (v_stride + m_stride); }
+
+  int64_t workspace_bytes() const {
+    return (shared() + parts() * part()) * static_cast<int64_t>(sizeof(float));
+  }
+};
+
+// Returns the candidate for a node; nullopt if it does not apply, or if the
+// target's blocks are others or this machine's CPU lacks the instructions.
+std::optional<ir::LibraryCandidate> WideWinogradCandidate(
+    const ir::Node& node, const ir::Target& target);
+
+// Returns the plan for a call of that candidate; nullopt for other calls. The
+// work is partitioned for the current number of threads of the calling thread's
+// OpenMP regions, even if others run it later. Values of weight gradients
+// depend on that number.
+std::optional<WideWinogradPlan> PlanWideWinograd(
+    const codegen::LibraryCall& call);
+
+}  // namespace fusor::cpu
