@@ -17,9 +17,6 @@ using ir::Convolution;
 using ir::DType;
 using ir::Layout;
 
-// Padding between points: strides of a power of two would map all points of a
-// tile to the same cache set.
-constexpr int64_t kStridePad = 16;  // elements
 // Tiles that are multiplied together.
 constexpr int64_t kRows = 6;
 // Size of a weight's gradient from which channels are divided, not tiles: each
@@ -61,7 +58,7 @@ int64_t ChannelParts(const WideWinogradPlan& plan, int64_t threads) {
   const int64_t channels = gradient ? plan.in_channels : plan.out_channels;
   const bool divides = gradient
                            ? plan.in_channels * plan.out_channels >= kManySums
-                           : plan.tiles() < 16 * threads;
+                           : plan.tiles() <= 32 * threads;
   return divides && channels >= 2 * kWideGroup * threads ? threads : 1;
 }
 
@@ -70,7 +67,7 @@ int64_t ChannelParts(const WideWinogradPlan& plan, int64_t threads) {
 // loading the weights. Those of a weight gradient amortise loading its sums.
 int64_t BlockOf(const WideWinogradPlan& plan) {
   const int64_t most =
-      plan.kind == ConvKind::kGradWeight
+      plan.kind == ConvKind::kGradWeight || plan.channel_parts > 1
           ? 96
           : std::clamp<int64_t>(2304 / plan.in_channels, 18, 48);
   const int64_t share = CeilDiv(plan.tiles(), plan.tile_parts);
@@ -107,8 +104,8 @@ WideWinogradPlan Plan(const Convolution& conv, const ir::Attrs& attrs,
     plan.v_stride = plan.block * plan.in_channels;
     plan.m_stride = plan.block * kWideGroup;
   }
-  plan.v_stride += kStridePad;
-  plan.m_stride += kStridePad;
+  plan.v_stride += kWidePad;
+  plan.m_stride += kWidePad;
   return plan;
 }
 

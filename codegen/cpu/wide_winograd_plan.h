@@ -24,6 +24,9 @@ inline constexpr int64_t kWideTile = 4;   // rows and columns of a result tile
 inline constexpr int64_t kWideBlock = 8;  // channels of a vector
 // Result channels that are multiplied together.
 inline constexpr int64_t kWideGroup = 2 * kWideBlock;
+// Elements between points: strides of a power of two would map all points of a
+// tile to the same cache set.
+inline constexpr int64_t kWidePad = 16;
 
 // A data gradient has the form of a convolution: its input is the result's
 // gradient, padded by 2 - pad, and its filter is flipped.
@@ -58,9 +61,15 @@ struct WideWinogradPlan {
   }
 
   // Elements of f32.
-  int64_t weights() const { return kWidePoints * in_channels * out_channels; }
+  // Of the weights of a group of result channels.
+  int64_t group_weights() const {
+    return kWidePoints * (in_channels * kWideGroup + kWidePad);
+  }
+  int64_t sum_stride() const { return in_channels * out_channels + kWidePad; }
   int64_t shared() const {
-    return (kind == ir::ConvKind::kGradWeight ? tile_parts : 1) * weights();
+    return kind == ir::ConvKind::kGradWeight
+               ? tile_parts * kWidePoints * sum_stride()
+               : out_groups() * group_weights();
   }
   int64_t part() const { return kWidePoints * (v_stride + m_stride); }
 

@@ -258,8 +258,10 @@ int64_t VectorsOf(const WideWinogradPlan& plan, int64_t group) {
   return std::min<int64_t>(2, plan.out_blocks() - 2 * group);
 }
 
-// Returns the first result channel of a group.
-int64_t FirstOf(int64_t group) { return group * kWideGroup; }
+// Returns the elements between points of a group's weights.
+int64_t WeightStride(const WideWinogradPlan& plan, int64_t group) {
+  return plan.in_channels * VectorsOf(plan, group) * kBlock + kWidePad;
+}
 
 // --- Parts of the work -------------------------------------------------------
 
@@ -270,11 +272,11 @@ FUSOR_AVX2 void TransformWeights(const WideWinogradPlan& plan,
                                  float* u) {
   const bool flipped = plan.kind == ConvKind::kGradInput;
   for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
-    const int64_t out = pair / plan.in_blocks();
-    const int64_t in = pair % plan.in_blocks();
+    const int64_t in = pair / plan.out_blocks();
+    const int64_t out = pair % plan.out_blocks();
     const float* from =
         weight +
-        (flipped ? in * plan.out_blocks() + out : pair) * kTaps * kSquare;
+        (flipped ? pair : out * plan.in_blocks() + in) * kTaps * kSquare;
     Floats taps[kTaps][kBlock];  // by input channel, lanes: output channels
     for (int k = 0; k < kTaps; ++k) {
       const float* tap = from + (flipped ? kTaps - 1 - k : k) * kSquare;
@@ -282,8 +284,8 @@ FUSOR_AVX2 void TransformWeights(const WideWinogradPlan& plan,
       if (flipped) Transpose(taps[k]);
     }
     const int64_t lanes = VectorsOf(plan, out / 2) * kBlock;
-    float* to = u + FirstOf(out / 2) * kPoints * plan.in_channels +
-                in * kBlock * lanes + out % 2 * kBlock;
+    float* to = u + out / 2 * plan.group_weights() + in * kBlock * lanes +
+                out % 2 * kBlock;
     for (int i = 0; i < kBlock; ++i) {
       Points g = {};
       for (int k = 0; k < kTaps; ++k) g[k / 3 * kSide + k % 3] = taps[k][i];
@@ -291,7 +293,7 @@ FUSOR_AVX2 void TransformWeights(const WideWinogradPlan& plan,
       for (int column = 0; column < kSide; ++column) {
         FilterPoints(g + column, kSide);
       }
-      StorePoints(g, plan.in_channels * lanes, to + i * lanes);
+      StorePoints(g, WeightStride(plan, out / 2), to + i * lanes);
     }
   }
 }
@@ -348,10 +350,9 @@ FUSOR_AVX2 void TransformGradients(const WideWinogradPlan& plan,
 // these pairs of blocks.
 FUSOR_AVX2 void StoreGradients(const WideWinogradPlan& plan, const float* sums,
                                IndexRange pairs, float* weight) {
-  const int64_t point = plan.in_channels * plan.out_channels;
   for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
-    const int64_t out = pair / plan.in_blocks();
-    const int64_t in = pair % plan.in_blocks();
+    const int64_t in = pair / plan.out_blocks();
+    const int64_t out = pair % plan.out_blocks();
     for (int64_t i = 0; i < kBlock; ++i) {
       Points u = {};
       const float* from =
@@ -359,7 +360,7 @@ FUSOR_AVX2 void StoreGradients(const WideWinogradPlan& plan, const float* sums,
       for (int64_t range = 0; range < plan.tile_parts; ++range) {
         for (int p = 0; p < kPoints; ++p) {
           Floats x;
-          Load(from + range * plan.weights() + p * point, x);
+          Load(from + (range * kPoints + p) * plan.sum_stride(), x);
           u[p] += x;
         }
       }
@@ -368,7 +369,9 @@ FUSOR_AVX2 void StoreGradients(const WideWinogradPlan& plan, const float* sums,
         FilterOfPoints(u + column, kSide);
       }
       for (int k = 0; k < kTaps; ++k) {
-        StoreExactly(weight + (pair * kTaps + k) * kSquare + i * kBlock,
+        StoreExactly(weight +
+                         ((out * plan.in_blocks() + in) * kTaps + k) * kSquare +
+                         i * kBlock,
                      u[k / 3 * kSide + k % 3]);
       }
     }
@@ -406,7 +409,7 @@ class WideWinogradExecutable final : public CpuExecutable {
         const IndexRange tiles{t, std::min(t + plan_.block, all.end)};
         if (gradient) {
           Accumulate(a, b, tiles, OwnOf(plan_.in_blocks(), part), t > all.begin,
-                     own, shared + tile_part * plan_.weights());
+                     own, shared + tile_part * kPoints * plan_.sum_stride());
         } else {
           Convolve(a, shared, tiles, OwnOf(plan_.out_groups(), part), bias, own,
                    result);
@@ -435,12 +438,12 @@ class WideWinogradExecutable final : public CpuExecutable {
     TransformInputs(plan_, x, tiles, {0, plan_.in_blocks()}, v);
     for (int64_t group = groups.begin; group < groups.end; ++group) {
       const int64_t lanes = VectorsOf(plan_, group) * kBlock;
-      const float* weights = u + FirstOf(group) * kPoints * plan_.in_channels;
+      const float* weights = u + group * plan_.group_weights();
       for (int64_t p = 0; p < kPoints; ++p) {
         Multiply({.a = v + p * plan_.v_stride,
                   .row_stride = plan_.in_channels,
                   .step_stride = 1,
-                  .b = weights + p * plan_.in_channels * lanes,
+                  .b = weights + p * WeightStride(plan_, group),
                   .b_stride = lanes,
                   .c = m + p * plan_.m_stride,
                   .c_stride = lanes,
@@ -459,15 +462,15 @@ class WideWinogradExecutable final : public CpuExecutable {
     TransformInputs(plan_, x, tiles, blocks, v);
     TransformGradients(plan_, dy, tiles, m);
     for (int64_t p = 0; p < kPoints; ++p) {
-      float* c = sums + (p * plan_.in_channels + blocks.begin * kBlock) *
-                            plan_.out_channels;
+      float* c = sums + p * plan_.sum_stride() +
+                 blocks.begin * kBlock * plan_.out_channels;
       for (int64_t group = 0; group < plan_.out_groups(); ++group) {
         Multiply({.a = v + p * plan_.v_stride,
                   .row_stride = 1,
                   .step_stride = channels,
-                  .b = m + p * plan_.m_stride + FirstOf(group),
+                  .b = m + p * plan_.m_stride + group * kWideGroup,
                   .b_stride = plan_.out_channels,
-                  .c = c + FirstOf(group),
+                  .c = c + group * kWideGroup,
                   .c_stride = plan_.out_channels,
                   .rows = channels,
                   .steps = tiles.size(),
