@@ -51,6 +51,10 @@ bool Applies(const Convolution& conv, const ir::Attrs& attrs) {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Returns whether a block has all tiles: transforming the weights and loading
+// them takes most of the time.
+bool HasFewTiles(const WideWinogradPlan& plan) { return plan.tiles() <= 64; }
+
 // Returns how many parts have channels of their own. Parts with the same tiles
 // repeat transforms.
 int64_t ChannelParts(const WideWinogradPlan& plan, int64_t threads) {
@@ -58,7 +62,7 @@ int64_t ChannelParts(const WideWinogradPlan& plan, int64_t threads) {
   const int64_t channels = gradient ? plan.in_channels : plan.out_channels;
   const bool divides = gradient
                            ? plan.in_channels * plan.out_channels >= kManySums
-                           : plan.tiles() <= 32 * threads;
+                           : HasFewTiles(plan);
   return divides && channels >= 2 * kWideGroup * threads ? threads : 1;
 }
 
@@ -67,7 +71,7 @@ int64_t ChannelParts(const WideWinogradPlan& plan, int64_t threads) {
 // loading the weights. Those of a weight gradient amortise loading its sums.
 int64_t BlockOf(const WideWinogradPlan& plan) {
   const int64_t most =
-      plan.kind == ConvKind::kGradWeight || plan.channel_parts > 1
+      plan.kind == ConvKind::kGradWeight || HasFewTiles(plan)
           ? 96
           : std::clamp<int64_t>(2304 / plan.in_channels, 18, 48);
   const int64_t share = CeilDiv(plan.tiles(), plan.tile_parts);

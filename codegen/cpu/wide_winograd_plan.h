@@ -33,9 +33,10 @@ inline constexpr int64_t kWidePad = 16;
 //
 // Forward and data gradient: the workspace holds the transformed weight, then
 // for each part of the work the transformed input and the products of a block
-// of tiles. Weight gradient: it holds the sums of each range of tiles, then for
-// each part the transformed tiles of a block. Each part has a range of tiles
-// and of channels: of results, or of the input of a weight gradient.
+// of tiles, and the part's own weights if all tiles are one block. Weight
+// gradient: it holds the sums of each range of tiles, then for each part the
+// transformed tiles of a block. Each part has a range of tiles and of channels:
+// of results, or of the input of a weight gradient.
 struct WideWinogradPlan {
   ir::ConvKind kind{};
   int64_t images = 0;
@@ -65,13 +66,23 @@ struct WideWinogradPlan {
   int64_t group_weights() const {
     return kWidePoints * (in_channels * kWideGroup + kWidePad);
   }
+  // With one block of tiles, a part transforms the weights of one group at a
+  // time: all of them would not stay in a cache.
+  bool has_own_weights() const {
+    return kind != ir::ConvKind::kGradWeight && tile_parts == 1 &&
+           tiles() <= block;
+  }
   int64_t sum_stride() const { return in_channels * out_channels + kWidePad; }
   int64_t shared() const {
+    if (has_own_weights()) return 0;
     return kind == ir::ConvKind::kGradWeight
                ? tile_parts * kWidePoints * sum_stride()
                : out_groups() * group_weights();
   }
-  int64_t part() const { return kWidePoints * (v_stride + m_stride); }
+  int64_t part() const {
+    return kWidePoints * (v_stride + m_stride) +
+           (has_own_weights() ? group_weights() : 0);
+  }
 
   int64_t workspace_bytes() const {
     return (shared() + parts() * part()) * static_cast<int64_t>(sizeof(float));

@@ -265,18 +265,18 @@ int64_t WeightStride(const WideWinogradPlan& plan, int64_t group) {
 
 // --- Parts of the work -------------------------------------------------------
 
-// Transforms the weights of these pairs of blocks. A group's weights are
-// [points, input channels, lanes of the group].
+// Transforms the weights of these blocks of channels. A group's weights are
+// [points, input channels, lanes of the group]. `u`: those of the first group.
 FUSOR_AVX2 void TransformWeights(const WideWinogradPlan& plan,
-                                 const float* weight, IndexRange pairs,
-                                 float* u) {
+                                 const float* weight, IndexRange ins,
+                                 IndexRange outs, float* u) {
   const bool flipped = plan.kind == ConvKind::kGradInput;
-  for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
-    const int64_t in = pair / plan.out_blocks();
-    const int64_t out = pair % plan.out_blocks();
-    const float* from =
-        weight +
-        (flipped ? pair : out * plan.in_blocks() + in) * kTaps * kSquare;
+  for (int64_t pair = 0; pair < ins.size() * outs.size(); ++pair) {
+    const int64_t in = ins.begin + pair / outs.size();
+    const int64_t out = outs.begin + pair % outs.size();
+    const float* from = weight + (flipped ? in * plan.out_blocks() + out
+                                          : out * plan.in_blocks() + in) *
+                                     kTaps * kSquare;
     Floats taps[kTaps][kBlock];  // by input channel, lanes: output channels
     for (int k = 0; k < kTaps; ++k) {
       const float* tap = from + (flipped ? kTaps - 1 - k : k) * kSquare;
@@ -284,8 +284,8 @@ FUSOR_AVX2 void TransformWeights(const WideWinogradPlan& plan,
       if (flipped) Transpose(taps[k]);
     }
     const int64_t lanes = VectorsOf(plan, out / 2) * kBlock;
-    float* to = u + out / 2 * plan.group_weights() + in * kBlock * lanes +
-                out % 2 * kBlock;
+    float* to = u + (out - outs.begin) / 2 * plan.group_weights() +
+                in * kBlock * lanes + out % 2 * kBlock;
     for (int i = 0; i < kBlock; ++i) {
       Points g = {};
       for (int k = 0; k < kTaps; ++k) g[k / 3 * kSide + k % 3] = taps[k][i];
@@ -394,9 +394,11 @@ class WideWinogradExecutable final : public CpuExecutable {
     const auto* bias =
         plan_.bias ? static_cast<const float*>(args[2]) : nullptr;
     const int64_t pairs = plan_.in_blocks() * plan_.out_blocks();
-    if (!gradient) {
+    if (!gradient && !plan_.has_own_weights()) {
       ForParts(plan_.parts(), [&](int64_t part) {
-        TransformWeights(plan_, b, Share(pairs, part, plan_.parts()), shared);
+        TransformWeights(plan_, b,
+                         Share(plan_.in_blocks(), part, plan_.parts()),
+                         {0, plan_.out_blocks()}, shared);
       });
     }
     ForParts(plan_.parts(), [&](int64_t part) {
@@ -411,8 +413,8 @@ class WideWinogradExecutable final : public CpuExecutable {
           Accumulate(a, b, tiles, OwnOf(plan_.in_blocks(), part), t > all.begin,
                      own, shared + tile_part * kPoints * plan_.sum_stride());
         } else {
-          Convolve(a, shared, tiles, OwnOf(plan_.out_groups(), part), bias, own,
-                   result);
+          Convolve(a, b, shared, tiles, OwnOf(plan_.out_groups(), part), bias,
+                   own, result);
         }
         t += plan_.block;
       } while (t < all.end);
@@ -431,14 +433,22 @@ class WideWinogradExecutable final : public CpuExecutable {
     return Share(total, part % plan_.channel_parts, plan_.channel_parts);
   }
 
-  void Convolve(const float* x, const float* u, IndexRange tiles,
-                IndexRange groups, const float* bias, float* v,
-                float* y) const {
+  // `u`: all transformed weights, unless the part has its own.
+  void Convolve(const float* x, const float* weight, const float* u,
+                IndexRange tiles, IndexRange groups, const float* bias,
+                float* v, float* y) const {
     float* m = v + kPoints * plan_.v_stride;
+    float* own = m + kPoints * plan_.m_stride;
     TransformInputs(plan_, x, tiles, {0, plan_.in_blocks()}, v);
     for (int64_t group = groups.begin; group < groups.end; ++group) {
       const int64_t lanes = VectorsOf(plan_, group) * kBlock;
       const float* weights = u + group * plan_.group_weights();
+      if (plan_.has_own_weights()) {
+        const int64_t first = 2 * group;
+        TransformWeights(plan_, weight, {0, plan_.in_blocks()},
+                         {first, first + lanes / kBlock}, own);
+        weights = own;
+      }
       for (int64_t p = 0; p < kPoints; ++p) {
         Multiply({.a = v + p * plan_.v_stride,
                   .row_stride = plan_.in_channels,
