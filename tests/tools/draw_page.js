@@ -56,6 +56,7 @@ vm.runInNewContext(
         getElementById: () => ({textContent: data}),
       },
       location: {hash: ""},
+      window: {addEventListener() {}},
       console: console,
     });
 console.log(body.outerHTML);

@@ -172,11 +172,12 @@ class PageWriter {
     }
     page_.sections.push_back(GraphSection(
         "Kernels and library calls of the step",
-        fmt::format("Each box is a kernel or library call; its width is its {} "
-                    "time. Short steps share one box at the end. The number in "
-                    "a fusion is its op count. Hover to see operands. Click a "
-                    "row to open it, then a fusion to see its ops.",
-                    measured_ ? "measured" : "estimated"),
+        fmt::format(
+            "Each box is a kernel or library call; its width is its {} "
+            "time. Short steps share one box at the end. A fusion "
+            "shows its layers or its op count. Hover to see operands. Click a "
+            "row to open it, then a fusion to see its ops.",
+            measured_ ? "measured" : "estimated"),
         std::move(graphs)));
   }
 

@@ -16,40 +16,87 @@ function drawPictures(section) {
           element("figcaption", {}, picture.caption))));
 }
 
+const UNITS = {
+  k: 1e3, M: 1e6, G: 1e9, T: 1e12, "\u00b5s": 1e-6, ms: 1e-3, KiB: 1024,
+  MiB: 1024 ** 2, GiB: 1024 ** 3, TiB: 1024 ** 4,
+};
+
+// The number of a cell such as "3.2 MiB"; undefined for other text.
+function cellNumber(cell) {
+  if (typeof cell === "number") return cell;
+  const parts = /^([-+]?[0-9.]+(?:e[-+]?[0-9]+)?) ?(\S*)/.exec(cell);
+  return parts === null ? undefined : parts[1] * (UNITS[parts[2]] || 1);
+}
+
+// Numbers descend first, since the largest are of interest.
+function sortedRows(rows, column, turns) {
+  if (column < 0) return rows;
+  const order = (a, b) => {
+    const x = cellNumber(a[column]);
+    const y = cellNumber(b[column]);
+    if (x !== undefined && y !== undefined) return y - x;
+    if (x !== undefined || y !== undefined) return x !== undefined ? -1 : 1;
+    return String(a[column]).localeCompare(String(b[column]));
+  };
+  return [...rows].sort((a, b) => turns % 2 === 1 ? order(a, b) : order(b, a));
+}
+
+// A click on a title sorts by its column, a second one the other way round.
 function drawTable(section) {
   const numeric = section.head.map((_, column) => section.rows.length > 0 &&
-      section.rows.every((row) => typeof row[column] === "number" ||
-                                  /^[-+]?[0-9.]/.test(row[column]) ||
-                                  row[column] === ""));
+      section.rows.every((row) => row[column] === "" ||
+                                  cellNumber(row[column]) !== undefined));
   const kind = (column) => numeric[column] ? "number" : "text";
   const body = element("tbody");
-  const fill = (count) => {
-    body.replaceChildren(...section.rows.slice(0, count).map(
-        (row) => element("tr", {}, row.map((cell, column) => element(
-            "td", {class: kind(column)}, String(cell))))));
+  let column = -1;
+  let turns = 0;  // clicks on the title of the column
+  let words = "";
+  let shown = section.shown;
+  const more = element("button", {onclick: () => {
+    shown = section.rows.length;
+    fill();
+  }}, "show all " + section.rows.length + " rows");
+  const fill = () => {
+    const found = section.rows.filter(
+        (row) => row.join("\n").toLowerCase().includes(words));
+    body.replaceChildren(
+        ...sortedRows(found, column, turns).slice(0, shown).map(
+            (row) => element("tr", {}, row.map((cell, c) => element(
+                "td", {class: kind(c)}, String(cell))))));
+    more.style.display = found.length > shown ? "" : "none";
   };
-  fill(section.shown);
+  fill();
   const table = element("table", {},
       element("thead", {}, element("tr", {}, section.head.map(
-          (title, column) => element("th", {class: kind(column)}, title)))),
+          (title, c) => element("th", {
+            class: kind(c) + " sorts", title: "sort",
+            onclick: () => {
+              turns = c === column ? turns + 1 : 1;
+              column = c;
+              fill();
+            },
+          }, title)))),
       body);
-  if (section.rows.length <= section.shown) return table;
-  const more = element("button", {onclick: () => {
-    fill(section.rows.length);
-    more.remove();
-  }}, "show all " + section.rows.length + " rows");
-  return element("div", {}, table, more);
+  if (section.rows.length <= 12) return table;
+  const filter = element("input", {
+    type: "search", placeholder: "filter " + section.rows.length + " rows",
+    oninput: (event) => {
+      words = event.target.value.toLowerCase();
+      fill();
+    },
+  });
+  return element("div", {}, filter, table, more);
 }
 
 function drawBars(section) {
   const left = 230;
-  const width = 760;
+  const width = pageWidth() - left - 90;
   const bar = 15;
   const gap = 12;
   const most = Math.max(1e-12, ...section.values.flat());
   const group = bar * section.series.length + gap;
   const svg = shape("svg", {
-    width: left + width + 110, height: group * section.labels.length + 4,
+    width: left + width + 90, height: group * section.labels.length + 4,
   });
   section.labels.forEach((label, i) => {
     const y = i * group + 4;
@@ -57,6 +104,7 @@ function drawBars(section) {
       x: left - 8, y: y + bar * section.series.length / 2 + 4,
       "text-anchor": "end",
     }, label));
+    const largest = Math.max(...section.values[i]);
     section.values[i].forEach((value, s) => {
       const length = value / most * width;
       const top = y + s * bar;
@@ -65,10 +113,10 @@ function drawBars(section) {
         fill: SERIES[s % SERIES.length],
       });
       hint(box, () => label + ", " + section.series[s] + ": " +
-                      showValue(value, section.unit));
+                      showValue(value, section.unit, largest));
       svg.append(box, shape("text", {
         x: left + length + 5, y: top + bar - 4, class: "faint",
-      }, showValue(value, section.unit)));
+      }, showValue(value, section.unit, largest)));
     });
   });
   return element("div", {},

@@ -37,37 +37,45 @@ function shape(tag, attributes, ...children) {
   return made;
 }
 
-function scaled(value, base, units, digits) {
+// In the unit of `most`, by default of the value itself. Values that are
+// compared share a unit.
+function scaled(value, base, units, digits, most = value) {
   let unit = 0;
-  while (Math.abs(value) >= base && unit + 1 < units.length) {
+  while (Math.abs(most) >= base && unit + 1 < units.length) {
     value /= base;
+    most /= base;
     ++unit;
   }
   return value.toFixed(unit === 0 && Number.isInteger(value) ? 0 : digits) +
          " " + units[unit];
 }
 
-function showBytes(value) {
-  return scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"], 1);
+function showBytes(value, most) {
+  return scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"], 1, most);
 }
 
-function showFlops(value) {
-  return scaled(value, 1000, ["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"], 2);
+function showFlops(value, most) {
+  return scaled(value, 1000, ["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"], 2,
+                most);
 }
 
-function showMicroseconds(value) {
-  return scaled(value, 1000, ["\u00b5s", "ms", "s"], 2);
+function showMicroseconds(value, most) {
+  return scaled(value, 1000, ["\u00b5s", "ms", "s"], 2, most);
 }
 
-function showValue(value, unit) {
-  if (unit === "bytes") return showBytes(value);
-  if (unit === "us") return showMicroseconds(value);
-  if (unit === "flops") return showFlops(value);
+function showValue(value, unit, most) {
+  if (unit === "bytes") return showBytes(value, most);
+  if (unit === "us") return showMicroseconds(value, most);
+  if (unit === "flops") return showFlops(value, most);
   return Number.isInteger(value) ? String(value) : value.toPrecision(4);
 }
 
+// Pixels between the margins of the page.
+function pageWidth() {
+  return Math.max(800, (document.body.clientWidth || 1500) - 48);
+}
+
 const tip = element("div", {id: "tip"});
-document.body.append(tip);
 
 // Shows what `text()` returns while the pointer is over `target`.
 function hint(target, text) {

@@ -12,6 +12,11 @@ const KINDS = [
 ];
 
 const NARROW = 3;  // pixels; nodes below share a chip
+const NAME = 150;  // pixels of the first column
+const TAG = 22;    // pixels of a variant's letter
+const PADDING = 16;  // pixels, left and right of a cell
+
+const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";  // of variants
 
 const PLAIN_WIDTH = {matrix: 26, library: 16, kernel: 9, copy: 9, op: 9};
 
@@ -23,7 +28,7 @@ function plainWidth(node) {
 function describeNode(node) {
   const lines = [node.op + " %" + node.name + (node.loc ? "  " + node.loc : "")];
   if (node.source) lines.push(node.source);
-  if (node.body) lines.push(node.label);
+  if (node.body) lines.push(node.ops);
   lines.push(node.types.slice(0, 6).join("  ") +
              (node.types.length > 6 ? "  \u2026" : ""));
   let cost = "moves " + showBytes(node.bytes);
@@ -43,6 +48,11 @@ function describeOperands(node, graph) {
   const shown = names.slice(0, 8).join(", ");
   return "reads " + shown + (names.length > 8 ? ", \u2026" : "");
 }
+
+// At first the rows that the address names, "#layer1.0,fc". Kept when the page
+// is drawn again.
+const openRows = new Set(
+    decodeURIComponent(location.hash.slice(1)).split(","));
 
 class GraphMap {
   constructor(section) {
@@ -79,19 +89,28 @@ class GraphMap {
     });
   }
 
-  // Columns are as wide as their longest strip, the whole as the page.
+  // Columns are as wide as their longest strip, the whole as the page. A column
+  // has room for its title.
   setScale() {
     const longest = this.columns.map((column) => Math.max(...this.rows.map(
         (row) => Math.max(...this.variants.map((_, v) => {
           const nodes = this.cells.get(this.key(v, row, column)) || [];
           return nodes.reduce((sum, node) => sum + this.weight(node), 0);
         })))));
-    const total = longest.reduce((a, b) => a + b, 0);
-    const tag = this.variants.length > 1 ? 100 : 0;
-    const room = 1120 - this.columns.length * (tag + 20);
-    this.pixels = this.timed ? room / total : Math.min(1, room / total);
-    this.widths = longest.map((length) => Math.max(
-        140, length * this.pixels * 1.08) + tag + 20);
+    const fixed = 8 + (this.variants.length > 1 ? TAG : 0);
+    let room = pageWidth() - NAME - PADDING -
+        this.columns.length * (fixed + PADDING);
+    const least = Math.min(this.timed ? 150 : 90, room / this.columns.length);
+    let sum = longest.reduce((a, b) => a + b, 0);
+    // The longest column comes last, so that narrow ones leave their room.
+    for (const length of [...longest].sort((a, b) => a - b)) {
+      const width = Math.max(least, length / sum * room);
+      this.pixels = Math.min(width / length, this.timed ? Infinity : 1);
+      room -= width;
+      sum -= length;
+    }
+    this.widths = longest.map(
+        (length) => Math.max(least, length * this.pixels) + fixed);
   }
 
   // A view of another value is no step, and takes no time.
@@ -101,17 +120,15 @@ class GraphMap {
 
   draw() {
     const head = element("tr", {},
-        element("th", {style: "width:150px"}, "part of the model"),
+        element("th", {style: "width:" + NAME + "px"}, "part of the model"),
         this.columns.map((column, c) => element(
             "th", {style: "width:" + Math.round(this.widths[c]) + "px"},
             column + this.totals(column))));
     const body = element("tbody", {}, head);
-    // Rows that the address names, "#layer1.0,fc", are open.
-    const named = decodeURIComponent(location.hash.slice(1)).split(",");
     for (const row of this.rows) {
       const line = this.drawRow(row);
       body.append(line);
-      if (named.includes(row)) this.toggle(line, row);
+      if (openRows.has(row)) this.toggle(line, row);
     }
     const present = new Set(this.variants.flatMap(
         ({graph}) => graph.nodes.filter((node) => this.shows(node)).map(
@@ -119,21 +136,26 @@ class GraphMap {
     const colours = element("div", {class: "legend"}, KINDS.filter(
         ([kind]) => present.has(kind)).map(([kind, text]) => element(
             "span", {}, element("span", {class: "swatch " + kind}), text)));
-    return element("div", {}, colours,
+    const names = this.variants.length > 1 ? element(
+        "div", {class: "legend"}, this.variants.map(({name}, v) => element(
+            "span", {}, element("b", {}, LETTERS[v]), name))) : null;
+    return element("div", {}, names, colours,
                    element("table", {class: "map"}, body));
   }
 
   // Time that each variant spends in a phase.
   totals(column) {
     if (!this.timed) return "";
-    return ": " + this.variants.map((_, v) => {
+    const sums = this.variants.map((_, v) => {
       let sum = 0;
       for (const row of this.rows) {
         const nodes = this.cells.get(this.key(v, row, column)) || [];
         for (const node of nodes) sum += this.weight(node);
       }
-      return showMicroseconds(sum);
-    }).join(" \u2192 ");
+      return sum;
+    });
+    return ": " + sums.map((sum) => showMicroseconds(
+        sum, Math.max(...sums))).join(" \u2192 ");
   }
 
   drawRow(row) {
@@ -147,7 +169,7 @@ class GraphMap {
         const strip = element("div", {class: "strip"});
         if (this.variants.length > 1) {
           strip.append(element("span", {class: "tag", title: name},
-                               nodes.length > 0 ? name : ""));
+                               nodes.length > 0 ? LETTERS[v] : ""));
         }
         const shown = nodes.filter((node) => this.shows(node));
         const short = shown.filter((node) => this.isShort(node));
@@ -190,7 +212,9 @@ class GraphMap {
       class: "chip " + node.kind, style: "width:" + width.toFixed(2) + "px",
     });
     if (node.kind === "fusion" && width > 14) {
-      chip.textContent = String(node.body.length);
+      const label = width > 6 * node.label.length + 8 ? node.label :
+          node.body.length;
+      chip.textContent = String(label);
     }
     this.chips[v].set(node.id, chip);
     const mark = (on) => {
@@ -212,6 +236,7 @@ class GraphMap {
 
   toggle(line, row) {
     if (line.classList.toggle("open")) {
+      openRows.add(row);
       const grid = element("div", {class: "detail-grid"});
       for (const column of this.columns) {
         this.variants.forEach(({name, graph}, v) => {
@@ -227,6 +252,7 @@ class GraphMap {
       line.after(element("tr", {class: "detail"}, element(
           "td", {colspan: this.columns.length + 1}, grid)));
     } else {
+      openRows.delete(row);
       line.nextSibling.remove();
     }
   }
@@ -256,8 +282,8 @@ class NodeGraph {
       const key = path + "/" + node.id;
       const inner = node.body && this.open.has(key) ?
           this.layOut(node.body, key) : null;
-      const title = node.kind === "fusion" ? "fusion: " + node.label :
-          node.label;
+      const title = node.kind === "fusion" && node.label === node.ops ?
+          "fusion: " + node.label : node.label;
       const box = {node: node, key: key, inner: inner, title: title};
       box.width = inner ? Math.max(inner.width + 16, 120) :
           Math.min(230, Math.max(74, 6.4 * title.length + 16,
@@ -334,7 +360,7 @@ class NodeGraph {
         svg.append(shape("path", {
           d: "M" + x1 + " " + y1 + "C" + x1 + " " + (y1 + bend) + " " + x2 +
              " " + (y2 - bend) + " " + x2 + " " + y2,
-          fill: "none", stroke: "#aab1bf",
+          fill: "none", stroke: "var(--edge)",
         }));
       }
     }
@@ -349,7 +375,7 @@ class NodeGraph {
     const frame = shape("rect", {
       x: x, y: y, width: box.width, height: box.height, rx: 5,
       class: node.kind, "fill-opacity": inner ? 0.12 : 0.28,
-      stroke: "#8891a3",
+      stroke: "var(--edge)",
     });
     const clip = (text, size) => {
       const most = Math.floor((box.width - 12) / size);

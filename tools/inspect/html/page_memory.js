@@ -5,7 +5,7 @@
 // done, so that schedules of different lengths lie over each other.
 function drawMemory(section) {
   const left = 80;
-  const width = 1000;
+  const width = pageWidth() - left - 20;
   const height = 260;
   const most = Math.max(...section.variants.map((v) => v.peak)) * 1.06;
   const svg = shape("svg", {width: left + width + 20, height: height + 40});
@@ -14,7 +14,7 @@ function drawMemory(section) {
     const bytes = most / 1.06 * i / 4;
     svg.append(shape("line", {
       x1: left, x2: left + width, y1: y(bytes), y2: y(bytes),
-      stroke: "#e4e7ee",
+      stroke: "var(--line)",
     }), shape("text", {
       x: left - 6, y: y(bytes) + 4, "text-anchor": "end", class: "faint",
     }, showBytes(bytes)));
@@ -41,7 +41,7 @@ function drawMemory(section) {
     const top = variant.live.indexOf(Math.max(...variant.live));
     const mark = shape("circle", {
       cx: x(top + 0.5), cy: y(variant.live[top]), r: 6, fill: colour,
-      stroke: "#fff", "stroke-width": 2,
+      stroke: "var(--paper)", "stroke-width": 2,
     });
     hint(mark, () => describeLive(variant, top, 25));
     const late = top > count / 2;
@@ -54,7 +54,7 @@ function drawMemory(section) {
     labels.push(label);
     svg.append(mark, shape("text", {
       ...label, "text-anchor": late ? "end" : "start", fill: colour,
-      stroke: "#fff", "stroke-width": 3, "paint-order": "stroke",
+      stroke: "var(--paper)", "stroke-width": 3, "paint-order": "stroke",
     }, variant.name + " peak " + showBytes(variant.live[top])));
   });
   const probe = shape("rect", {
@@ -102,7 +102,7 @@ function describeLive(variant, step, count) {
 function drawMemoryMap(section) {
   const view = section.view;
   const left = 80;
-  const width = 1000;
+  const width = pageWidth() - left - 20;
   const height = 460;
   const count = Math.max(1, view.steps.length);
   const most = Math.max(1, view.peak);
@@ -118,8 +118,8 @@ function drawMemoryMap(section) {
     }, showBytes(most * i / 4)));
   }
   svg.append(shape("rect", {
-    x: left, y: 10, width: width, height: height, fill: "#f6f7fa",
-    stroke: "#d9dde5",
+    x: left, y: 10, width: width, height: height, fill: "var(--area)",
+    stroke: "var(--line)",
   }));
   for (const buffer of view.buffers) {
     const box = {
@@ -129,7 +129,7 @@ function drawMemoryMap(section) {
     };
     const frame = shape("rect", Object.assign({
       fill: atPeak(buffer) ? SERIES[1] : SERIES[0], "fill-opacity": 0.55,
-      stroke: "#fff", "stroke-width": 0.4,
+      stroke: "var(--paper)", "stroke-width": 0.4,
     }, box));
     hint(frame, () => buffer.name + place(buffer)
         + "\n" + showBytes(buffer.bytes) + " at " + showBytes(buffer.offset)

@@ -109,7 +109,10 @@ class Viewer {
     const auto time = times_.find(view["name"]);
     if (time != times_.end()) view["us"] = time->second.us;
     if (node.body() != nullptr) {
-      view["label"] = BodySummary(node);
+      view["ops"] = BodySummary(node);
+      const std::string layers =
+          view["kind"] == "fusion" ? FusedLayers(node) : "";
+      view["label"] = layers.empty() ? view["ops"] : json(layers);
       view["body"] = Nodes(*node.body());
     } else {
       view["label"] = std::string(node.op_name());
@@ -164,6 +167,34 @@ std::string BodySummary(const Node& fusion) {
     text += count == -1 ? op : std::to_string(-count) + " " + op;
   }
   return text;
+}
+
+std::string FusedLayers(const Node& fusion) {
+  static const std::map<std::string_view, std::string_view> kNames = {
+      {"batch_norm_train", "BN"}, {"batch_norm_grad", "BN gradient"}};
+  // The ops of a lowered layer keep its name: "bn1.batch_norm_train_1".
+  std::vector<std::string_view> layers;
+  bool lowered = false;
+  for (const auto& node : fusion.body()->nodes()) {
+    for (size_t i = 0; i < node->num_outputs(); ++i) {
+      std::string_view name = node->output(i)->name();
+      name.remove_prefix(name.rfind('.') + 1);  // 0 without a dot
+      const size_t end = name.find_last_not_of("0123456789");
+      if (end != std::string_view::npos && name[end] == '_') {
+        name = name.substr(0, end);
+      }
+      const auto known = kNames.find(name);
+      std::string_view layer;
+      if (known != kNames.end()) layer = known->second;
+      if (node->kind() == ir::OpKind::kRelu) layer = "ReLU";
+      if (layer.empty()) continue;
+      lowered |= known != kNames.end();
+      if (std::find(layers.begin(), layers.end(), layer) == layers.end()) {
+        layers.push_back(layer);
+      }
+    }
+  }
+  return lowered ? fmt::format("{}", fmt::join(layers, "-")) : "";
 }
 
 std::vector<KernelCount> CountKernels(const ir::Graph& graph) {

@@ -60,6 +60,10 @@ bool IsCostly(const ir::Node& node);
 // Returns the costly ops of a fusion, most frequent first: "3 mul, 2 add".
 std::string BodySummary(const ir::Node& fusion);
 
+// Returns the layers that a fusion computes: "BN-ReLU", "BN gradient"; "" if
+// none of its ops comes from a layer that was lowered to several.
+std::string FusedLayers(const ir::Node& fusion);
+
 // Generated kernels of one phase of a step, with or without reductions.
 struct KernelCount {
   std::string what;  // "backward, with reductions"

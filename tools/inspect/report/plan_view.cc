@@ -248,8 +248,8 @@ std::string PlanPage(const codegen::Plan& plan, const ir::Graph& graph,
   page.sections.push_back(
       GraphSection("Kernels and library calls of the step",
                    "Each box is a kernel or library call; its width is its "
-                   "time. The number in a fusion is its op count. Click a row "
-                   "to open it, a fusion to see its ops.",
+                   "time. A fusion shows its layers or its op count. Click a "
+                   "row to open it, a fusion to see its ops.",
                    {{"", GraphView(graph, TimesOf(plan, report))}}));
   page.sections.push_back(
       MemorySection("Memory over the step",

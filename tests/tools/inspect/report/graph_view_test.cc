@@ -49,6 +49,23 @@ TEST(GraphView, NamesRowsColumnsAndKinds) {
   EXPECT_FALSE(view["nodes"][2].contains("us"));
 }
 
+TEST(GraphView, NamesFusionsByTheLayersThatWereLoweredToThem) {
+  const auto graph = ir::Parse(R"(graph "bn" {
+    %x = data : f32[2,4]
+    %f = fusion(%x) : f32[2,4] @"bn1" {
+      %p = data : f32[2,4]
+      %bn1.batch_norm_train_1 = mul(%p, %p) : f32[2,4]
+      %s = add(%bn1.batch_norm_train_1, %p) : f32[2,4]
+      %r = relu(%s) : f32[2,4]
+      return %r
+    }
+    return %f as "y"
+  })");
+  const nlohmann::json view = GraphView(*graph, {});
+  EXPECT_EQ(view["nodes"][0]["label"], "BN-ReLU");
+  EXPECT_EQ(view["nodes"][0]["ops"], "add, mul, relu");
+}
+
 TEST(GraphView, ABlockIsTheNameBeforeTheSecondDotIfNumbered) {
   EXPECT_EQ(LocationBlock("conv1"), "conv1");
   EXPECT_EQ(LocationBlock("layer3.1.bn2"), "layer3.1");
