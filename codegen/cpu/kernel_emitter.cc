@@ -20,6 +20,11 @@ using codegen::StmtKind;
 using llvm::BasicBlock;
 using llvm::Value;
 
+// Loops without inner loops, and contractions, of at most this many iterations
+// are fully unrolled.
+constexpr int64_t kMaxUnrolled = 4;
+constexpr int64_t kMaxContracted = 8;
+
 class PhaseEmitter {
  public:
   PhaseEmitter(const Kernel& kernel, const Phase& phase, bool native_bf16,
@@ -30,7 +35,7 @@ class PhaseEmitter {
         ir_(b_.ir()),
         function_(Declare(name, module)),
         loops_(kernel, function_, ir_),
-        registers_(kernel.registers.size(), nullptr) {
+        registers_(kernel.registers.size()) {
     llvm::FastMathFlags flags;
     flags.setAllowContract(kernel.contract);
     ir_.setFastMathFlags(flags);
@@ -40,6 +45,14 @@ class PhaseEmitter {
     entry_ = BasicBlock::Create(ir_.getContext(), "entry", function_);
     ir_.SetInsertPoint(entry_);
     for (size_t i = 0; i < kernel_.buffers.size(); ++i) {
+      const codegen::KernelBuffer& buffer = kernel_.buffers[i];
+      if (buffer.local) {
+        auto* memory = ir_.CreateAlloca(
+            llvm::ArrayType::get(b_.MemoryType(buffer.dtype), buffer.elements));
+        memory->setAlignment(llvm::Align(codegen::kBufferAlignment));
+        buffers_.push_back(memory);
+        continue;
+      }
       Value* slot =
           ir_.CreateConstGEP1_64(ir_.getPtrTy(), function_->getArg(0), i);
       buffers_.push_back(ir_.CreateLoad(ir_.getPtrTy(), slot));
@@ -72,10 +85,39 @@ class PhaseEmitter {
   }
 
   void EmitLoop(const Stmt& stmt) {
-    const bool leaf = std::none_of(
-        stmt.body.begin(), stmt.body.end(),
-        [](const Stmt& inner) { return inner.kind == StmtKind::kLoop; });
-    loops_.EmitLoop(stmt.axis, leaf, [&] { EmitBody(stmt.body); });
+    const bool leaf =
+        std::none_of(stmt.body.begin(), stmt.body.end(), codegen::Iterates);
+    loops_.EmitLoop(stmt.axis, leaf ? kMaxUnrolled : 0,
+                    [&] { EmitBody(stmt.body); });
+  }
+
+  void EmitContract(const Stmt& stmt) {
+    loops_.EmitLoop(stmt.axis, kMaxContracted, [&] {
+      EmitBody(stmt.body);
+      EmitProducts(stmt, 0);
+    });
+  }
+
+  // Emits dst += src[0] * src[1] along the tile axes of dst from `depth` on.
+  void EmitProducts(const Stmt& stmt, size_t depth) {
+    const codegen::Register& info = Info(stmt.dst);
+    if (depth < info.tile.size()) {
+      return loops_.EmitLoop(info.tile[depth], 0,
+                             [&] { EmitProducts(stmt, depth + 1); });
+    }
+    const Arith arith = ArithOf(info.dtype);
+    const auto factor = [&](int i) {
+      const TypedValue value = Get(stmt.src[i]);
+      Value* converted = b_.Convert(value.value, value.arith, arith);
+      return info.vector ? b_.Splat(converted) : converted;
+    };
+    Value* const a = factor(0);
+    Value* const b = factor(1);
+    Value* const acc = Get(stmt.dst).value;
+    Set(stmt, codegen::IsFloat(arith)
+                  ? ir_.CreateIntrinsic(llvm::Intrinsic::fmuladd,
+                                        {acc->getType()}, {a, b, acc})
+                  : ir_.CreateAdd(acc, ir_.CreateMul(a, b)));
   }
 
   // --- Registers ------------------------------------------------------------
@@ -86,13 +128,27 @@ class PhaseEmitter {
 
   // Registers are stack slots, which SROA promotes to SSA values.
   llvm::AllocaInst* Slot(int reg) {
-    if (registers_[reg] == nullptr) {
+    const codegen::Register& info = Info(reg);
+    registers_[reg].resize(TileSize(kernel_, info));
+    llvm::AllocaInst*& slot = registers_[reg][TilePosition(info)];
+    if (slot == nullptr) {
       const llvm::IRBuilder<>::InsertPointGuard guard(ir_);
       ir_.SetInsertPoint(entry_);
-      registers_[reg] = ir_.CreateAlloca(
-          b_.TypeOf(ArithOf(Info(reg).dtype), Info(reg).vector));
+      slot = ir_.CreateAlloca(b_.TypeOf(ArithOf(info.dtype), info.vector));
     }
-    return registers_[reg];
+    return slot;
+  }
+
+  // Returns the number of the tile register's value at the current indices,
+  // which are constant: loops over tile axes are unrolled.
+  uint64_t TilePosition(const codegen::Register& reg) const {
+    uint64_t position = 0;
+    for (const int axis : reg.tile) {
+      position =
+          position * kernel_.axes[axis].extent +
+          llvm::cast<llvm::ConstantInt>(loops_.index(axis))->getZExtValue();
+    }
+    return position;
   }
 
   TypedValue Get(int reg) {
@@ -114,6 +170,8 @@ class PhaseEmitter {
     switch (stmt.kind) {
       case StmtKind::kLoop:
         return EmitLoop(stmt);
+      case StmtKind::kContract:
+        return EmitContract(stmt);
       case StmtKind::kConstant:
         return Set(stmt, b_.Constant(Info(stmt.dst).dtype,
                                      Info(stmt.dst).vector, stmt.constant));
@@ -475,7 +533,8 @@ class PhaseEmitter {
   LoopBuilder loops_;
   BasicBlock* entry_ = nullptr;
   std::vector<Value*> buffers_;
-  std::vector<llvm::AllocaInst*> registers_;
+  // By register: one slot per value of a tile register.
+  std::vector<std::vector<llvm::AllocaInst*>> registers_;
 };
 
 }  // namespace

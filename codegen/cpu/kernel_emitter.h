@@ -35,9 +35,9 @@ class LoopBuilder {
   // vector axis.
   void EmitTasks(const std::vector<int>& grid, llvm::Value* begin,
                  llvm::Value* end, const Body& body);
-  // Emits a loop over all indices of the axis, or over its groups of lanes. A
-  // short loop is fully unrolled if `leaf`: if it contains no other loop.
-  void EmitLoop(int axis, bool leaf, const Body& body);
+  // Emits a loop over all indices of the axis, or over its groups of lanes.
+  // Fully unrolls a tile axis, and a loop of at most `unrolled` iterations.
+  void EmitLoop(int axis, int64_t unrolled, const Body& body);
 
   // --- State at the insertion point ------------------------------------------
   // Index of an open axis, i64. For a vector axis: index of the first lane.
@@ -74,6 +74,7 @@ class LoopBuilder {
   llvm::Function* const function_;
   llvm::IRBuilder<>& ir_;
   std::vector<llvm::Value*> index_;  // null while an axis is not open
+  std::vector<bool> is_tile_axis_;
   int vector_axis_ = -1;
   llvm::Value* mask_ = nullptr;
 };

@@ -1,13 +1,6 @@
 #include "codegen/cpu/kernel_emitter.h"
 
 namespace fusor::cpu {
-namespace {
-
-// Loops of at most this many iterations are fully unrolled.
-constexpr int64_t kMaxUnrolled = 4;
-
-}  // namespace
-
 using codegen::Axis;
 using llvm::BasicBlock;
 using llvm::Value;
@@ -17,7 +10,12 @@ LoopBuilder::LoopBuilder(const codegen::Kernel& kernel,
     : kernel_(kernel),
       function_(function),
       ir_(ir),
-      index_(kernel.axes.size(), nullptr) {}
+      index_(kernel.axes.size(), nullptr),
+      is_tile_axis_(kernel.axes.size(), false) {
+  for (const codegen::Register& reg : kernel.registers) {
+    for (const int axis : reg.tile) is_tile_axis_[axis] = true;
+  }
+}
 
 BasicBlock* LoopBuilder::Block(const char* name) {
   return BasicBlock::Create(ir_.getContext(), name, function_);
@@ -172,9 +170,9 @@ void LoopBuilder::EmitOdometer(const std::vector<int>& moving, Value* begin,
   ir_.SetInsertPoint(after);
 }
 
-void LoopBuilder::EmitLoop(int axis, bool leaf, const Body& body) {
+void LoopBuilder::EmitLoop(int axis, int64_t unrolled, const Body& body) {
   const int64_t groups = Groups(axis);
-  if (!leaf || groups > kMaxUnrolled) {
+  if (groups > unrolled && !is_tile_axis_[axis]) {
     AlongAxis(axis, I64(0), I64(groups), body);
     return;
   }

@@ -225,6 +225,8 @@ class PhasePrinter {
       case StmtKind::kStoreTile:
         FUSOR_ASSERT(false, "kernel {}: blocked layouts on a GPU",
                      kernel_.name);
+      case StmtKind::kContract:
+        FUSOR_ASSERT(false, "kernel {}: a contraction on a GPU", kernel_.name);
       case StmtKind::kConstant:
         return Set(stmt, CudaConstant(Info(stmt.dst).dtype, stmt.constant));
       case StmtKind::kInit:

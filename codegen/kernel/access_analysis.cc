@@ -158,7 +158,7 @@ class Collector {
   void Visit(const std::vector<Stmt>& body) {
     for (const Stmt& stmt : body) {
       ++place_;
-      if (stmt.kind == StmtKind::kLoop) {
+      if (Iterates(stmt)) {
         loops_.push_back(&stmt);
         Visit(stmt.body);
         loops_.pop_back();

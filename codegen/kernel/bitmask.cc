@@ -29,7 +29,7 @@ class AccessWalk {
  private:
   bool Body(const std::vector<Stmt>& body, int vector_axis) const {
     return std::all_of(body.begin(), body.end(), [&](const Stmt& stmt) {
-      if (stmt.kind == StmtKind::kLoop) {
+      if (Iterates(stmt)) {
         const bool vector = kernel_.axes[stmt.axis].vector;
         return Body(stmt.body, vector ? stmt.axis : vector_axis);
       }

@@ -18,7 +18,7 @@ using Accesses = std::map<int, std::vector<Access>>;
 void Collect(std::vector<Stmt>& body, const std::vector<int>& axes,
              Accesses& accesses) {
   for (Stmt& stmt : body) {
-    if (stmt.kind == StmtKind::kLoop) {
+    if (Iterates(stmt)) {
       std::vector<int> inner = axes;
       inner.push_back(stmt.axis);
       Collect(stmt.body, inner, accesses);

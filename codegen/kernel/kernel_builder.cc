@@ -109,7 +109,11 @@ DType AccumulatorDType(DType dtype) {
 
 void AddTerms(Index& index, std::span<const AxisPart> parts, int64_t stride) {
   for (const AxisPart& part : parts) {
-    index.terms.push_back({part.axis, stride * part.factor});
+    if (part.axis < 0) {
+      index.offset += stride * part.factor;
+    } else {
+      index.terms.push_back({part.axis, stride * part.factor});
+    }
   }
 }
 
@@ -129,9 +133,13 @@ KernelBuilder::KernelBuilder(Kernel kernel)
 
 int KernelBuilder::AddBuffer(std::string name, DType dtype, int64_t elements,
                              BufferUse use) {
-  kernel_.buffers.push_back({std::move(name), dtype, elements,
-                             use != BufferUse::kRead,
-                             use == BufferUse::kScratch});
+  const bool local = use == BufferUse::kLocal;
+  kernel_.buffers.push_back({.name = std::move(name),
+                             .dtype = dtype,
+                             .elements = elements,
+                             .written = use != BufferUse::kRead,
+                             .scratch = use == BufferUse::kScratch || local,
+                             .local = local});
   return static_cast<int>(kernel_.buffers.size()) - 1;
 }
 
@@ -184,8 +192,8 @@ int64_t KernelBuilder::MaxRows() const {
   return simt_ ? kBlockThreads * kernel_.width / kernel_.lanes : 1;
 }
 
-KernelBuilder::Scope KernelBuilder::Open(int axis) {
-  levels_.push_back({num_levels_++, axis});
+KernelBuilder::Scope KernelBuilder::Open(Stmt loop) {
+  levels_.push_back({num_levels_++, std::move(loop)});
   return Scope(this);
 }
 
@@ -193,13 +201,13 @@ KernelBuilder::Scope KernelBuilder::BeginPhase(std::vector<int> grid) {
   FUSOR_ASSERT(levels_.empty(), "kernel {}: a phase within a phase",
                kernel_.name);
   grid_ = std::move(grid);
-  return Open(-1);
+  return Open({.kind = StmtKind::kLoop});
 }
 
 KernelBuilder::Scope KernelBuilder::BeginLoop(int axis) {
   FUSOR_ASSERT(!levels_.empty(), "kernel {}: a loop outside a phase",
                kernel_.name);
-  return Open(axis);
+  return Open({.kind = StmtKind::kLoop, .axis = axis});
 }
 
 void KernelBuilder::EndScope() {
@@ -209,9 +217,8 @@ void KernelBuilder::EndScope() {
     kernel_.phases.push_back({std::move(grid_), std::move(level.statements)});
     return;
   }
-  levels_.back().statements.push_back({.kind = StmtKind::kLoop,
-                                       .axis = level.axis,
-                                       .body = std::move(level.statements)});
+  level.loop.body = std::move(level.statements);
+  levels_.back().statements.push_back(std::move(level.loop));
 }
 
 int KernelBuilder::NewRegister(DType dtype, bool vector, size_t depth,
@@ -262,16 +269,15 @@ int KernelBuilder::Define(Stmt stmt, DType dtype) {
   bool vector = false;
   for (const Index::Term& term : stmt.index.terms) {
     vector |= kernel_.axes[term.axis].vector && term.coefficient != 0;
-    for (size_t d = depth + 1; d < levels_.size(); ++d) {
-      if (levels_[d].axis == term.axis) depth = d;
-    }
+    depth = DepthOf({&term.axis, 1}, depth);
   }
   const auto use = [&](int src) {
     if (src < 0) return;
     FUSOR_ASSERT(IsAvailable(src), "kernel {}: r{} was set in an ended loop",
                  kernel_.name, src);
     vector |= kernel_.registers[src].vector;
-    depth = std::max(depth, definitions_[src].depth);
+    depth = DepthOf(kernel_.registers[src].tile,
+                    std::max(depth, definitions_[src].depth));
   };
   for (const int src : stmt.src) use(src);
   for (const IndexedTerm& term : stmt.indexed) use(term.reg);
@@ -282,6 +288,43 @@ int KernelBuilder::Define(Stmt stmt, DType dtype) {
   const int reg = stmt.dst = NewRegister(dtype, vector, depth);
   levels_[depth].statements.push_back(std::move(stmt));
   return reg;
+}
+
+size_t KernelBuilder::DepthOf(std::span<const int> axes, size_t depth) const {
+  for (size_t d = depth + 1; d < levels_.size(); ++d) {
+    if (std::find(axes.begin(), axes.end(), levels_[d].loop.axis) !=
+        axes.end()) {
+      depth = d;
+    }
+  }
+  return depth;
+}
+
+int KernelBuilder::Tile(DType dtype, std::vector<int> axes, bool vector) {
+  const int reg = NewRegister(dtype, vector, levels_.size() - 1);
+  kernel_.registers[reg].tile = std::move(axes);
+  return reg;
+}
+
+void KernelBuilder::Assign(int dst, int value) {
+  Append({.kind = StmtKind::kCompute, .dst = dst, .src = {value, -1, -1}});
+}
+
+void KernelBuilder::ClearTile(int tile) {
+  std::vector<Scope> loops;
+  for (const int axis : kernel_.registers[tile].tile) {
+    loops.push_back(BeginLoop(axis));
+  }
+  Append({.kind = StmtKind::kInit, .dst = tile, .op = ScalarOp::kAdd});
+  while (!loops.empty()) loops.pop_back();
+}
+
+KernelBuilder::Scope KernelBuilder::BeginContract(int axis, int acc, int a,
+                                                  int b) {
+  return Open({.kind = StmtKind::kContract,
+               .dst = acc,
+               .src = {a, b, -1},
+               .axis = axis});
 }
 
 int KernelBuilder::Accumulator(ScalarOp op, DType dtype, bool vector) {
@@ -333,7 +376,9 @@ void KernelBuilder::ScatterAdd(int buffer, Index index,
 }
 
 void KernelBuilder::Append(Stmt stmt) {
-  if (stmt.dst >= 0 && stmt.kind != StmtKind::kAccumulate) {
+  const bool redefines = stmt.dst >= 0 && stmt.kind != StmtKind::kAccumulate &&
+                         kernel_.registers[stmt.dst].tile.empty();
+  if (redefines) {
     definitions_[stmt.dst] = {levels_.size() - 1, levels_.back().number};
   }
   levels_.back().statements.push_back(std::move(stmt));
@@ -348,8 +393,10 @@ void KernelBuilder::AppendPhases(Kernel kernel,
     axis.block = axis.block && keep_rows;
     kernel_.axes.push_back(std::move(axis));
   }
-  kernel_.registers.insert(kernel_.registers.end(), kernel.registers.begin(),
-                           kernel.registers.end());
+  for (Register& reg : kernel.registers) {
+    for (int& axis : reg.tile) axis += to.axes;
+    kernel_.registers.push_back(std::move(reg));
+  }
   definitions_.resize(kernel_.registers.size());
   for (Phase& phase : kernel.phases) {
     for (int& axis : phase.grid) axis += to.axes;

@@ -48,14 +48,15 @@ size_t RowAxis(std::span<const int64_t> extents, size_t preferred,
 // Returns the accumulator dtype: at least f32 for floats, i32 for u8.
 ir::DType AccumulatorDType(ir::DType dtype);
 
-enum class BufferUse : uint8_t { kRead, kWritten, kScratch };
+enum class BufferUse : uint8_t { kRead, kWritten, kScratch, kLocal };
 enum class AxisKind : uint8_t { kSerial, kVector, kBlock };
 
 inline AxisKind VectorIf(bool vector) {
   return vector ? AxisKind::kVector : AxisKind::kSerial;
 }
 
-// A kernel axis whose index * factor is a summand of another index.
+// A kernel axis whose index * factor is a summand of another index; axis -1: a
+// constant summand.
 struct AxisPart {
   int axis;
   int64_t factor;
@@ -135,6 +136,15 @@ class KernelBuilder {
   // Returns whether all loops around the statement that sets it are still open.
   bool IsAvailable(int reg) const;
 
+  // Adds a tile register, available until the innermost open loop ends.
+  int Tile(ir::DType dtype, std::vector<int> axes, bool vector);
+  // Emits dst = value. REQUIRES: the tile axes of dst are open.
+  void Assign(int dst, int value);
+  // Emits loops over the tile axes that set the tile to 0.
+  void ClearTile(int tile);
+  // Opens acc = acc + a * b along the axis; the scope must assign a and b.
+  [[nodiscard]] Scope BeginContract(int axis, int acc, int a, int b);
+
   // Starts a reduction; Accumulate adds to it. ReduceLanes and ReduceBlock
   // return a new register that another reduction of the same op may take.
   int Accumulator(ir::ScalarOp op, ir::DType dtype, bool vector = true);
@@ -164,7 +174,7 @@ class KernelBuilder {
   // An open phase or loop.
   struct Level {
     int number;  // differs from those of all other phases and loops
-    int axis;    // -1: a phase
+    Stmt loop;   // without its body; axis -1: a phase
     std::vector<Stmt> statements{};
   };
   // Where and how a register was set.
@@ -175,7 +185,9 @@ class KernelBuilder {
   };
 
   void EndScope();
-  Scope Open(int axis);
+  Scope Open(Stmt loop);
+  // Returns the innermost level whose axis is in `axes`; at least `depth`.
+  size_t DepthOf(std::span<const int> axes, size_t depth) const;
   int NewRegister(ir::DType dtype, bool vector, size_t depth,
                   ir::ScalarOp reduction = ir::ScalarOp::kIdentity);
   int Reduce(StmtKind kind, int accumulator, bool vector);

@@ -102,8 +102,9 @@ class Run {
     for (const Phase& phase : kernel_.phases) {
       block_axis_ = BlockAxis(kernel_, phase);
       rows_ = NumRows(kernel_, phase);
-      for (std::vector<double>& lanes : registers_) {
-        lanes.assign(rows_ * kernel_.lanes, 0);
+      for (size_t r = 0; r < registers_.size(); ++r) {
+        registers_[r].assign(
+            TileSize(kernel_, kernel_.registers[r]) * rows_ * kernel_.lanes, 0);
       }
       Grid(phase, 0);
     }
@@ -154,12 +155,20 @@ class Run {
     return vector_axis_ < 0 ? kernel_.lanes : active_;
   }
 
-  // Returns the lane of the register in the current row.
+  // Returns the position of a lane of the register at the current indices of
+  // its tile axes and in the current row.
+  int64_t Position(int reg, int lane) const {
+    int64_t value = 0;
+    for (const int axis : kernel_.registers[reg].tile) {
+      value = value * kernel_.axes[axis].extent + axis_[axis];
+    }
+    return (value * rows_ + row_) * kernel_.lanes + lane;
+  }
   double& Lane(int reg, int lane) {
-    return registers_[reg][row_ * kernel_.lanes + lane];
+    return registers_[reg][Position(reg, lane)];
   }
   double Lane(int reg, int lane) const {
-    return registers_[reg][row_ * kernel_.lanes + lane];
+    return registers_[reg][Position(reg, lane)];
   }
 
   double Get(int reg, int lane) const {
@@ -197,6 +206,12 @@ class Run {
       return Along(stmt.axis, [&] { Body(stmt.body); });
     }
     if (stmt.kind == StmtKind::kReduceBlock) return ReduceBlock(stmt);
+    if (stmt.kind == StmtKind::kContract) {
+      return Along(stmt.axis, [&] {
+        Body(stmt.body);
+        AddProducts(stmt, 0);
+      });
+    }
     const bool one =
         (stmt.kind == StmtKind::kStore || stmt.kind == StmtKind::kScatterAdd) &&
         !NamesBlockAxis(stmt);
@@ -232,6 +247,22 @@ class Run {
     if (stmt.kind == StmtKind::kInit) {  // masked lanes keep the identity
       for (int lane = 0; lane < kernel_.lanes; ++lane) {
         Lane(stmt.dst, lane) = ir::ReductionIdentity(stmt.op);
+      }
+    }
+  }
+
+  // Along the tile axes of dst from `depth` on: dst += src[0] * src[1].
+  void AddProducts(const Stmt& stmt, size_t depth) {
+    const Register& dst = kernel_.registers[stmt.dst];
+    if (depth < dst.tile.size()) {
+      return Along(dst.tile[depth], [&] { AddProducts(stmt, depth + 1); });
+    }
+    const DType to = ComputeDType(dst.dtype);
+    for (row_ = 0; row_ < rows_; ++row_) {
+      for (int lane = 0; lane < Lanes(dst.vector); ++lane) {
+        const double product =
+            Rounded(to, Get(stmt.src[0], lane) * Get(stmt.src[1], lane));
+        Set(stmt, lane, Get(stmt.dst, lane) + product);
       }
     }
   }

@@ -42,6 +42,8 @@ std::string_view KindName(StmtKind kind) {
       return "scatter_add";
     case StmtKind::kReduceBlock:
       return "reduce_block";
+    case StmtKind::kContract:
+      return "contract";
   }
   FUSOR_ASSERT(false, "statement kind {}", static_cast<int>(kind));
 }
@@ -70,6 +72,13 @@ std::string PrintTile(const Stmt& stmt) {
       PrintIndex(stmt.index), tile.run, tile.stride,
       Join(tile.sources, " ", [](int r) { return fmt::format("r{}", r); }),
       Join(tile.order, " ", number));
+}
+
+std::string PrintTileAxes(const Register& reg) {
+  if (reg.tile.empty()) return "";
+  return fmt::format(" tile=({})", Join(reg.tile, ", ", [](int a) {
+                       return fmt::format("a{}", a);
+                     }));
 }
 
 std::string PrintIndexed(const Stmt& stmt) {
@@ -119,6 +128,9 @@ std::string PrintRight(const Stmt& stmt) {
     case StmtKind::kScatterAdd:
       return fmt::format("scatter_add {}, r{}", PrintIndexed(stmt),
                          stmt.src[0]);
+    case StmtKind::kContract:
+      return fmt::format("contract a{}: r{} * r{}", stmt.axis, stmt.src[0],
+                         stmt.src[1]);
   }
   FUSOR_ASSERT(false, "statement kind {}", static_cast<int>(stmt.kind));
 }
@@ -139,11 +151,11 @@ std::string PrintHeader(const Kernel& kernel, bool identity) {
       kernel.contract ? "on" : "off");
   for (size_t i = 0; i < kernel.buffers.size(); ++i) {
     const KernelBuffer& buffer = kernel.buffers[i];
-    out += fmt::format("  b{} {}[{}]{}{}{}{}\n", i, ir::DTypeName(buffer.dtype),
-                       buffer.elements, buffer.packed ? " packed" : "",
-                       buffer.written ? " written" : "",
-                       buffer.scratch ? " scratch" : "",
-                       identity ? "" : " " + buffer.name);
+    out += fmt::format(
+        "  b{} {}[{}]{}{}{}{}{}\n", i, ir::DTypeName(buffer.dtype),
+        buffer.elements, buffer.packed ? " packed" : "",
+        buffer.written ? " written" : "", buffer.scratch ? " scratch" : "",
+        buffer.local ? " local" : "", identity ? "" : " " + buffer.name);
   }
   for (size_t i = 0; i < kernel.axes.size(); ++i) {
     const Axis& axis = kernel.axes[i];
@@ -153,8 +165,8 @@ std::string PrintHeader(const Kernel& kernel, bool identity) {
   }
   for (size_t i = 0; i < kernel.registers.size(); ++i) {
     const Register& reg = kernel.registers[i];
-    out += fmt::format("  r{} {}{}\n", i, ir::DTypeName(reg.dtype),
-                       reg.vector ? " vector" : "");
+    out += fmt::format("  r{} {}{}{}\n", i, ir::DTypeName(reg.dtype),
+                       reg.vector ? " vector" : "", PrintTileAxes(reg));
   }
   return out;
 }
@@ -195,6 +207,10 @@ bool Names(const Index& index, int axis) {
                      });
 }
 
+bool Iterates(const Stmt& stmt) {
+  return stmt.kind == StmtKind::kLoop || stmt.kind == StmtKind::kContract;
+}
+
 bool HasIndependentIterations(const Stmt& loop) {
   bool independent = true;
   VisitStatements(loop.body, [&](const Stmt& stmt) {
@@ -203,6 +219,7 @@ bool HasIndependentIterations(const Stmt& loop) {
       case StmtKind::kReduceBlock:
       case StmtKind::kStoreTile:
       case StmtKind::kScatterAdd:
+      case StmtKind::kContract:
         independent = false;
         break;
       case StmtKind::kStore:
@@ -225,6 +242,12 @@ int BlockAxis(const Kernel& kernel, const Phase& phase) {
 int64_t NumRows(const Kernel& kernel, const Phase& phase) {
   const int axis = BlockAxis(kernel, phase);
   return axis < 0 ? 1 : kernel.axes[axis].extent;
+}
+
+int64_t TileSize(const Kernel& kernel, const Register& reg) {
+  int64_t size = 1;
+  for (const int axis : reg.tile) size *= kernel.axes[axis].extent;
+  return size;
 }
 
 int64_t NumTasks(const Kernel& kernel, const Phase& phase) {

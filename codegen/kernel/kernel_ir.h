@@ -16,6 +16,12 @@
 // in i32. A register is rounded to its dtype only by statements with `round`
 // and by stores.
 //
+// Tile registers. A register with tile axes holds a value, or one per lane, for
+// each combination of indices of these axes, e.g. the accumulators of a block
+// of results. Statements access the value at the current indices, inside loops
+// over all tile axes; code generators unroll these loops. kContract accesses
+// all values.
+//
 // Vector axes. Along an axis with `vector` set, statements process
 // Kernel::lanes consecutive indices at once: lane k of a vector register
 // belongs to index axis + k. The last group is masked if lanes does not divide
@@ -47,6 +53,8 @@ class KernelProto;
 }  // namespace proto
 
 inline constexpr int64_t kBufferAlignment = 64;  // bytes, for every buffer
+inline constexpr int64_t kMaxLocalBytes = int64_t{1}
+                                          << 18;  // KernelBuffer::local
 
 constexpr int64_t PadToAlignment(int64_t bytes) {
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
@@ -80,6 +88,8 @@ bool IsFloat(Arith arith);
 struct Register {
   ir::DType dtype;
   bool vector = false;
+  std::vector<int> tile{};  // tile axes, slowest first: neither vector nor
+                            // block axes
 };
 
 // A pointer argument of the kernel, in launch order.
@@ -92,6 +102,9 @@ struct KernelBuffer {
   // Bitmask of bools: element i is bit i % 8 of byte i / 8. Accessed only by
   // whole, aligned groups of lanes; see bitmask.h.
   bool packed = false;
+  // Scratch of which each task has a copy, undefined when it starts. A CPU
+  // keeps it on the stack and does not access the argument.
+  bool local = false;
 
   int64_t num_bytes() const;
 };
@@ -114,9 +127,13 @@ enum class StmtKind : uint8_t {
                  // (integers and bools: 0)
   kScatterAdd,   // buffer[index + indexed] += src[0] in each lane, unless that
                  // is outside. The lanes' elements differ
-  kReduceBlock   // dst, in all rows, = op over the rows of src[0], per lane, as
+  kReduceBlock,  // dst, in all rows, = op over the rows of src[0], per lane, as
                  // a fixed tree: row i with row i + h, where h is half the next
                  // power of two, then h / 2, ...
+  kContract      // for each index of axis: runs body, then, at each index of
+                 // dst's tile axes, dst = dst + src[0] * src[1], with or
+                 // without FMA contraction. A block of a matrix product, whose
+                 // factors the body loads and computes
 };
 
 // Stores the concatenated lanes of vector registers in another order: lane
@@ -150,7 +167,7 @@ struct Stmt {
   bool streamed = false;  // kLoad, kStore: hint, evict first
   int64_t site = 0;       // kRandom: RNG stream id
   int64_t rank = 0;       // kRandom
-  int axis = -1;          // kLoop
+  int axis = -1;          // kLoop, kContract
   // kLoop: hint for GPU caches, iterate from the last index to the first.
   // REQUIRES: HasIndependentIterations.
   bool descending = false;
@@ -177,6 +194,10 @@ struct Kernel {
   int lanes_per_thread() const { return width == 0 ? lanes : width; }
 };
 
+// Returns whether the statement runs its body for each index of its axis:
+// kLoop, kContract.
+bool Iterates(const Stmt& stmt);
+
 // Calls `visit` for each statement in order, also inside loops.
 template <typename Visit>
 void VisitStatements(const std::vector<Stmt>& body, const Visit& visit) {
@@ -195,6 +216,9 @@ bool HasIndependentIterations(const Stmt& loop);
 int BlockAxis(const Kernel& kernel, const Phase& phase);
 // Returns the rows of threads per task: the extent of the block axis, or 1.
 int64_t NumRows(const Kernel& kernel, const Phase& phase);
+
+// Returns the number of values, or of vectors, of a register.
+int64_t TileSize(const Kernel& kernel, const Register& reg);
 
 // Returns the number of tasks of the phase. A vector axis counts groups of
 // lanes, a block axis counts once.

@@ -40,7 +40,7 @@ class Collector {
  private:
   void Visit(const std::vector<Stmt>& body) {
     for (const Stmt& stmt : body) {
-      if (stmt.kind == StmtKind::kLoop) {
+      if (Iterates(stmt)) {
         loops_.push_back(stmt.axis);
         Visit(stmt.body);
         loops_.pop_back();
@@ -79,7 +79,7 @@ class AccessChecker {
              accesses_[last].phase == accesses_[first].phase) {
         together.push_back(&accesses_[last++]);
       }
-      if (!HaveOwners(together)) EnumerateOwners(together);
+      if (!buffer_.local && !HaveOwners(together)) EnumerateOwners(together);
       first = last;
     }
     for (size_t i = 0; i < accesses_.size(); ++i) {
@@ -92,7 +92,7 @@ class AccessChecker {
   }
 
   void CheckResult() const {
-    const int64_t missing = FirstUnstored(accesses_.size());
+    const int64_t missing = FirstUnstored(0, accesses_.size());
     FUSOR_ASSERT(
         missing < 0, "kernel {}: {}[{}] is never stored{}", kernel_.name,
         buffer_.name, missing,
@@ -286,23 +286,42 @@ class AccessChecker {
   // --- Coverage: whether every element is stored -----------------------------
 
   // Checks that earlier phases, or the same thread before, store the elements.
+  // In a local buffer the same task has stored all elements before, outside the
+  // loops around the load.
   void CheckLoad(size_t load) const {
     const Access& access = accesses_[load];
-    size_t end = 0;
-    while (accesses_[end].phase < access.phase) ++end;
-    for (size_t i = end; i < load; ++i) {
+    size_t phase = 0;
+    while (accesses_[phase].phase < access.phase) ++phase;
+    if (buffer_.local) return CheckLocalLoad(phase, load);
+    for (size_t i = phase; i < load; ++i) {
       if (accesses_[i].stores() && HaveSameOwners(accesses_[i], access)) return;
     }
-    const int64_t missing = FirstUnstored(end);
+    const int64_t missing = FirstUnstored(0, phase);
     FUSOR_ASSERT(missing < 0, "kernel {}: {}: {}[{}] has not been stored yet",
                  kernel_.name, Text(access), buffer_.name, missing);
   }
 
-  // Returns an element that none of the stores among the first `end` accesses
+  void CheckLocalLoad(size_t phase, size_t load) const {
+    const Access& access = accesses_[load];
+    const auto share_loop = [&](const Access& store) {
+      return !store.loops.empty() && !access.loops.empty() &&
+             store.loops[0] == access.loops[0];
+    };
+    size_t end = phase;
+    while (end < load && accesses_[end].stores() &&
+           !share_loop(accesses_[end])) {
+      ++end;
+    }
+    const int64_t missing = FirstUnstored(phase, end);
+    FUSOR_ASSERT(missing < 0, "kernel {}: {}: the task has not stored {}[{}]",
+                 kernel_.name, Text(access), buffer_.name, missing);
+  }
+
+  // Returns an element that none of the stores among accesses first .. end-1
   // stores; -1 if there is none.
-  int64_t FirstUnstored(size_t end) const {
+  int64_t FirstUnstored(size_t first, size_t end) const {
     std::vector<const Access*> stores;
-    for (size_t i = 0; i < end; ++i) {
+    for (size_t i = first; i < end; ++i) {
       if (accesses_[i].stores() && !accesses_[i].is_indexed()) {
         stores.push_back(&accesses_[i]);
       }

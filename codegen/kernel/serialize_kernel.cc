@@ -6,7 +6,7 @@
 namespace fusor::codegen {
 namespace {
 
-constexpr int kNumStmtKinds = static_cast<int>(StmtKind::kReduceBlock) + 1;
+constexpr int kNumStmtKinds = static_cast<int>(StmtKind::kContract) + 1;
 
 // Encode indices that may be -1.
 uint32_t PlusOne(int index) { return static_cast<uint32_t>(index + 1); }
@@ -107,6 +107,7 @@ void WriteKernel(const Kernel& kernel, proto::KernelProto& out) {
     b.set_written(buffer.written);
     b.set_scratch(buffer.scratch);
     b.set_packed(buffer.packed);
+    b.set_local(buffer.local);
   }
   for (const Axis& axis : kernel.axes) {
     proto::KernelProto::Axis& a = *out.add_axes();
@@ -119,6 +120,7 @@ void WriteKernel(const Kernel& kernel, proto::KernelProto& out) {
     proto::KernelProto::Register& r = *out.add_registers();
     r.set_dtype(static_cast<uint32_t>(reg.dtype));
     r.set_vector(reg.vector);
+    r.mutable_tile()->Assign(reg.tile.begin(), reg.tile.end());
   }
   for (const Phase& phase : kernel.phases) {
     proto::KernelProto::Phase& p = *out.add_phases();
@@ -137,7 +139,7 @@ Kernel ReadKernel(const proto::KernelProto& in) {
     FUSOR_CHECK(b.elements() >= 1 && b.elements() <= ir::kMaxElements, kGraph,
                 "a kernel buffer of {} elements", b.elements());
     kernel.buffers.push_back({b.name(), ReadDType(b.dtype()), b.elements(),
-                              b.written(), b.scratch(), b.packed()});
+                              b.written(), b.scratch(), b.packed(), b.local()});
   }
   for (const proto::KernelProto::Axis& a : in.axes()) {
     FUSOR_CHECK(a.extent() >= 1 && a.extent() <= ir::kMaxElements, kGraph,
@@ -145,7 +147,8 @@ Kernel ReadKernel(const proto::KernelProto& in) {
     kernel.axes.push_back({a.name(), a.extent(), a.vector(), a.block()});
   }
   for (const proto::KernelProto::Register& r : in.registers()) {
-    kernel.registers.push_back({ReadDType(r.dtype()), r.vector()});
+    kernel.registers.push_back(
+        {ReadDType(r.dtype()), r.vector(), {r.tile().begin(), r.tile().end()}});
   }
   for (const proto::KernelProto::Phase& p : in.phases()) {
     Phase phase;

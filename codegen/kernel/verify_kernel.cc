@@ -5,6 +5,11 @@
 //     by lane and reduced, but not loaded or stored.
 //   - Inside a vector axis, kReduceLanes accepts only a register initialised by
 //     kInit: the masked lanes of any other are undefined.
+//   - A tile register has at most kMaxTile values. kReduceLanes and
+//   kReduceBlock
+//     do not take it.
+//   - Local buffers have at most kMaxLocalBytes. Their indices do not use grid
+//     axes.
 //   - A phase has at most one block axis, in its grid; kReduceBlock needs one.
 
 #include <algorithm>
@@ -21,6 +26,7 @@ namespace {
 
 constexpr int kMaxLanes = 64;         // per thread
 constexpr int kMaxBlockLanes = 8192;  // per row of threads
+constexpr int64_t kMaxTile = 64;      // values of a tile register
 
 bool IsReduction(ir::ScalarOp op) {
   switch (op) {
@@ -62,12 +68,21 @@ class Verifier {
       FUSOR_ASSERT(axis.extent >= 1, "kernel {}: axis {} of extent {}",
                    kernel_.name, axis.name, axis.extent);
     }
+    for (const KernelBuffer& buffer : kernel_.buffers) CheckLocal(buffer);
+    for (size_t r = 0; r < kernel_.registers.size(); ++r) CheckTileAxes(r);
     for (const Phase& phase : kernel_.phases) VerifyPhase(phase);
     CheckAccesses(kernel_);
     for (size_t b = 0; b < kernel_.buffers.size(); ++b) CheckPacking(b);
   }
 
  private:
+  void CheckLocal(const KernelBuffer& buffer) const {
+    FUSOR_ASSERT(!buffer.local ||
+                     (buffer.scratch && buffer.num_bytes() <= kMaxLocalBytes),
+                 "kernel {}: {} of {} bytes is local", kernel_.name,
+                 buffer.name, buffer.num_bytes());
+  }
+
   void CheckPacking(size_t b) const {
     const KernelBuffer& buffer = kernel_.buffers[b];
     FUSOR_ASSERT(
@@ -78,12 +93,30 @@ class Verifier {
         kernel_.name, buffer.name, ir::DTypeName(buffer.dtype));
   }
 
+  void CheckTileAxes(size_t r) const {
+    int64_t size = 1;
+    std::vector<int> seen;
+    for (const int id : kernel_.registers[r].tile) {
+      const bool known = id >= 0 && id < static_cast<int>(kernel_.axes.size());
+      FUSOR_ASSERT(known && !kernel_.axes[id].vector &&
+                       !kernel_.axes[id].block &&
+                       std::count(seen.begin(), seen.end(), id) == 0,
+                   "kernel {}: r{} has tile axis a{}", kernel_.name, r, id);
+      seen.push_back(id);
+      size *= std::min(kernel_.axes[id].extent, kMaxTile + 1);
+      FUSOR_ASSERT(size <= kMaxTile,
+                   "kernel {}: r{} has a tile of more than {} values",
+                   kernel_.name, r, kMaxTile);
+    }
+  }
+
   void VerifyPhase(const Phase& phase) {
     open_.assign(kernel_.axes.size(), false);
     defined_.assign(kernel_.registers.size(), false);
     started_.assign(kernel_.registers.size(), false);
     vector_axis_ = -1;
     block_axis_ = -1;
+    grid_ = phase.grid;
     for (size_t i = 0; i < phase.grid.size(); ++i) {
       Open(phase.grid[i]);
       FUSOR_ASSERT(vector_axis_ < 0 || i + 1 == phase.grid.size(),
@@ -114,10 +147,51 @@ class Verifier {
     for (const Stmt& stmt : body) {
       if (stmt.kind == StmtKind::kLoop) {
         VerifyLoop(stmt);
+      } else if (stmt.kind == StmtKind::kContract) {
+        VerifyContract(stmt);
       } else {
         VerifyStmt(stmt);
       }
     }
+  }
+
+  bool IsTile(int reg) const { return !kernel_.registers[reg].tile.empty(); }
+
+  bool HasTileAxis(int reg, int axis) const {
+    const std::vector<int>& tile = kernel_.registers[reg].tile;
+    return std::count(tile.begin(), tile.end(), axis) > 0;
+  }
+
+  void VerifyContract(const Stmt& stmt) {
+    VerifyLoop(stmt);
+    for (const int reg : {stmt.dst, stmt.src[0], stmt.src[1]}) {
+      CheckRegister(reg);
+      FUSOR_ASSERT(in_contract_[reg],
+                   "kernel {}: {}: r{} is read before it is written",
+                   kernel_.name, Print(stmt), reg);
+      for (const int axis : kernel_.registers[reg].tile) {
+        FUSOR_ASSERT(!open_[axis] && HasTileAxis(stmt.dst, axis),
+                     "kernel {}: {}: tile axis a{} of r{} is {}", kernel_.name,
+                     Print(stmt), axis, reg,
+                     open_[axis] ? "open" : "no tile axis of the result");
+      }
+    }
+    FUSOR_ASSERT(IsTile(stmt.dst) && !HasTileAxis(stmt.dst, stmt.axis),
+                 "kernel {}: {}: r{} is no tile across a{}", kernel_.name,
+                 Print(stmt), stmt.dst, stmt.axis);
+    FUSOR_ASSERT(kernel_.registers[stmt.dst].dtype != ir::DType::kBool &&
+                     !kernel_.axes[stmt.axis].vector,
+                 "kernel {}: {}: {} sums along {} axis", kernel_.name,
+                 Print(stmt), ir::DTypeName(kernel_.registers[stmt.dst].dtype),
+                 kernel_.axes[stmt.axis].vector ? "a vector" : "a serial");
+    const bool vector = IsVector(stmt.src[0]) || IsVector(stmt.src[1]);
+    FUSOR_ASSERT(IsVector(stmt.dst) || !vector,
+                 "kernel {}: {}: a uniform sum of vectors", kernel_.name,
+                 Print(stmt));
+    FUSOR_ASSERT(!IsVector(stmt.dst) || vector_axis_ >= 0,
+                 "kernel {}: {}: vector r{} outside a vector axis",
+                 kernel_.name, Print(stmt), stmt.dst);
+    started_[stmt.dst] = false;
   }
 
   void VerifyLoop(const Stmt& stmt) {
@@ -134,7 +208,13 @@ class Verifier {
     VerifyBody(stmt.body);
     open_[stmt.axis] = false;
     vector_axis_ = outer_vector_axis;
-    defined_ = outer_defined;
+    in_contract_ = defined_;
+    // A loop over a tile axis has written all indices of it.
+    for (size_t r = 0; r < defined_.size(); ++r) {
+      defined_[r] =
+          outer_defined[r] ||
+          (defined_[r] && HasTileAxis(static_cast<int>(r), stmt.axis));
+    }
   }
 
   void VerifyStmt(const Stmt& stmt) {
@@ -142,6 +222,7 @@ class Verifier {
                  kernel_.name);
     switch (stmt.kind) {
       case StmtKind::kLoop:
+      case StmtKind::kContract:
         break;
       case StmtKind::kConstant:
         Define(stmt);
@@ -298,9 +379,10 @@ class Verifier {
   void CheckReduceLanes(const Stmt& stmt) {
     CheckReduction(stmt);
     Read(stmt.src[0]);
-    FUSOR_ASSERT(IsVector(stmt.src[0]) && !IsVector(stmt.dst),
-                 "kernel {}: reduce_lanes of r{} into r{}", kernel_.name,
-                 stmt.src[0], stmt.dst);
+    FUSOR_ASSERT(
+        IsVector(stmt.src[0]) && !IsVector(stmt.dst) && !IsTile(stmt.src[0]),
+        "kernel {}: reduce_lanes of r{} into r{}", kernel_.name, stmt.src[0],
+        stmt.dst);
     FUSOR_ASSERT(vector_axis_ < 0 || started_[stmt.src[0]],
                  "kernel {}: reduce_lanes of r{}, whose masked lanes are "
                  "undefined",
@@ -312,7 +394,8 @@ class Verifier {
     CheckReduction(stmt);
     Read(stmt.src[0]);
     FUSOR_ASSERT(
-        block_axis_ >= 0 && IsVector(stmt.src[0]) == IsVector(stmt.dst),
+        block_axis_ >= 0 && IsVector(stmt.src[0]) == IsVector(stmt.dst) &&
+            !IsTile(stmt.src[0]) && !IsTile(stmt.dst),
         "kernel {}: reduce_block of r{} into r{}{}", kernel_.name, stmt.src[0],
         stmt.dst, block_axis_ < 0 ? " without a block axis" : "");
     const bool started = started_[stmt.src[0]];
@@ -332,6 +415,13 @@ class Verifier {
                  "kernel {}: buffer b{}", kernel_.name, stmt.buffer);
     CheckIndex(stmt.index);
     const KernelBuffer& buffer = kernel_.buffers[stmt.buffer];
+    for (const Index::Term& term : stmt.index.terms) {
+      const bool in_grid =
+          std::count(grid_.begin(), grid_.end(), term.axis) > 0;
+      FUSOR_ASSERT(!buffer.local || !in_grid,
+                   "kernel {}: {}: index of the local {} uses grid axis a{}",
+                   kernel_.name, Print(stmt), buffer.name, term.axis);
+    }
     int64_t low = stmt.index.offset;
     int64_t high = low;
     bool overflow = __builtin_add_overflow(high, further, &high);
@@ -391,10 +481,20 @@ class Verifier {
     CheckRegister(reg);
     FUSOR_ASSERT(defined_[reg], "kernel {}: r{} is read before it is written",
                  kernel_.name, reg);
+    CheckOpenTile(reg);
+  }
+
+  void CheckOpenTile(int reg) const {
+    for (const int axis : kernel_.registers[reg].tile) {
+      FUSOR_ASSERT(open_[axis],
+                   "kernel {}: r{} is accessed outside its tile axis a{}",
+                   kernel_.name, reg, axis);
+    }
   }
 
   void Define(const Stmt& stmt) {
     CheckRegister(stmt.dst);
+    CheckOpenTile(stmt.dst);
     defined_[stmt.dst] = true;
     started_[stmt.dst] = false;
   }
@@ -403,6 +503,9 @@ class Verifier {
   std::vector<bool> open_;     // by axis
   std::vector<bool> defined_;  // by register
   std::vector<bool> started_;  // by register: last written by kInit
+  // By register: defined at the end of the last loop's body.
+  std::vector<bool> in_contract_;
+  std::vector<int> grid_;  // of the phase
   int vector_axis_ = -1;
   int block_axis_ = -1;
 };

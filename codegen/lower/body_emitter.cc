@@ -38,9 +38,10 @@ std::vector<Access> BodyEmitter::CollectAccesses(
     if (node->op().fusion == FusionKind::kSource && !passes::IsSplat(*node)) {
       accesses.push_back(SourceAccess(*node, map));
     }
+    const bool library = node->op().fusion == FusionKind::kLibrary;
     for (size_t i = 0; i < node->num_inputs(); ++i) {
       const Value* input = node->input(i);
-      if (!IsGraphInput(input)) continue;
+      if (!IsGraphInput(input) || library) continue;
       if (node->op().fusion == FusionKind::kReduce) {
         IndexMap identity(input->type().rank());
         for (size_t d = 0; d < identity.size(); ++d) {
@@ -83,6 +84,11 @@ int BodyEmitter::Eval(const Value* value) {
     default:
       FUSOR_ASSERT(false, "{} is not known here", value->name());
   }
+}
+
+int BodyEmitter::EvalAt(const Value* value, const IndexMap& map) {
+  return IsGraphInput(value) ? Load(value->index(), {value->type(), map})
+                             : Eval(value);
 }
 
 int BodyEmitter::EvalReduced(const Node& reduce) {

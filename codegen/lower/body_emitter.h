@@ -26,7 +26,8 @@ class BodyEmitter {
     parts_ = std::move(parts);
   }
 
-  // Returns everything that the body loads and stores, for LoopNest.
+  // Returns everything that the body loads and stores, for LoopNest, except the
+  // operands of library ops.
   static std::vector<Access> CollectAccesses(
       const ir::Graph& body, const passes::IterationDomain& domain);
 
@@ -35,6 +36,8 @@ class BodyEmitter {
 
   // Returns the register of the value at the current indices.
   int Eval(const ir::Value* value);
+  // Does the same for a value, or an input of the body, with that map.
+  int EvalAt(const ir::Value* value, const ir::IndexMap& map);
   // Returns the register of the reduction's operand at the domain's indices.
   int EvalReduced(const ir::Node& reduce);
   // From now on, loads the value from `buffer`, where an earlier pass over the

@@ -6,6 +6,7 @@
 #include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "passes/fusion/contraction.h"
 #include "passes/fusion/iteration_domain.h"
 
 namespace fusor::codegen {
@@ -40,6 +41,9 @@ LoweredKernel LowerFusion(const ir::Node& fusion, const ir::Target& target) {
   }
   const bool eager = fusion.attrs().String("rounding") == "eager";
   const ir::Graph& body = *fusion.body();
+  if (passes::ContractionIn(body) != nullptr) {
+    return LowerContraction(body, target, eager);
+  }
   if (PoolingOf(body) != nullptr) return LowerPool(body, target, eager);
   const ir::Node& node = *body.nodes()[0];
   if (body.nodes().size() > 1 || passes::IsFusible(node)) {

@@ -77,6 +77,15 @@ LoweredKernel LowerLoops(const ir::Graph& body, const ir::Target& target,
 // fastest for channels-last.
 LoweredKernel LowerPool(const ir::Graph& body, const ir::Target& target,
                         bool eager);
+// A matmul or a 1x1 convolution, in tiles of registers, and elementwise nodes
+// that compute its operands or read its result (passes/fusion/contraction.h).
+// Vectors run along the result's fastest dimension. The factor that changes
+// along it is packed first if its vectors are not contiguous. Long sums are
+// divided into chunks, which a further phase adds. Sums 16-bit floats in f32.
+// REQUIRES: passes::AnalyzeContraction accepts the body; the target is a CPU.
+LoweredKernel LowerContraction(const ir::Graph& body, const ir::Target& target,
+                               bool eager);
+
 // Returns the pooling of a body, its first node with a window; null if none.
 const ir::Node* PoolingOf(const ir::Graph& body);
 

@@ -19,7 +19,7 @@ int64_t CountAccesses(const Kernel& kernel, const std::vector<Stmt>& body,
                       int64_t times) {
   int64_t count = 0;
   for (const Stmt& stmt : body) {
-    if (stmt.kind == StmtKind::kLoop) {
+    if (Iterates(stmt)) {
       count += CountAccesses(kernel, stmt.body,
                              times * kernel.axes[stmt.axis].extent);
     } else if (stmt.kind == StmtKind::kLoad || stmt.kind == StmtKind::kStore ||

@@ -25,6 +25,7 @@ class PhaseTraffic {
     for (const auto& [place, elements] : elements_) {
       const int b = std::get<1>(place);
       const codegen::KernelBuffer& buffer = kernel_.buffers[b];
+      if (buffer.local) continue;
       const int64_t moved = std::min(elements, buffer.elements);
       bytes[b] += buffer.packed
                       ? ir::PackedBytes(moved)
@@ -39,6 +40,7 @@ class PhaseTraffic {
     for (const codegen::Stmt& stmt : body) {
       switch (stmt.kind) {
         case codegen::StmtKind::kLoop:
+        case codegen::StmtKind::kContract:
           open_.push_back(stmt.axis);
           Visit(stmt.body);
           open_.pop_back();

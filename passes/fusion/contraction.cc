@@ -1,0 +1,295 @@
+#include "passes/fusion/contraction.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "ir/op.h"
+#include "ir/target/conv_problem.h"
+
+namespace fusor::passes {
+namespace {
+
+using ir::DimMap;
+using ir::IndexMap;
+using ir::Node;
+using ir::OpKind;
+using ir::Shape;
+using ir::TensorType;
+using ir::Value;
+
+bool AreAll(const std::vector<int64_t>& numbers, int64_t expected) {
+  return std::all_of(numbers.begin(), numbers.end(),
+                     [&](int64_t number) { return number == expected; });
+}
+
+// Sets the domain to the dimensions of `result`, then `summed`.
+void SetDomain(const TensorType& result, const Shape& summed,
+               IterationDomain& domain) {
+  domain.extents = result.shape;
+  domain.layout = result.layout;
+  domain.folded.assign(result.rank(), false);
+  for (const int64_t extent : summed) {
+    if (!domain.layout.order.empty()) {
+      domain.layout.order.push_back(static_cast<int>(domain.extents.size()));
+    }
+    domain.extents.push_back(extent);
+    domain.folded.push_back(true);
+  }
+}
+
+// Returns the map of a tensor whose dimension i is dimension dims[i] of the
+// domain.
+IndexMap MapOf(const Shape& shape, const std::vector<int>& dims) {
+  IndexMap map(shape.size());
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] != 1) map[i].dim = dims[i];
+  }
+  return map;
+}
+
+void SetMatmul(const Node& node, Contraction& c) {
+  const TensorType& y = node.output()->type();
+  const Shape& a = node.input(0)->type().shape;
+  const Shape& b = node.input(1)->type().shape;
+  const bool ta = node.attrs().Bool("transpose_a");
+  const bool tb = node.attrs().Bool("transpose_b");
+  const size_t rank = y.rank();
+  SetDomain(y, {a[rank - (ta ? 2 : 1)]}, c.domain);
+  std::vector<int> dims(rank);
+  std::iota(dims.begin(), dims.end(), 0);
+  const int row = static_cast<int>(rank) - 2;
+  const int column = row + 1;
+  const int k = column + 1;
+  std::vector<int> of_a = dims;
+  std::vector<int> of_b = dims;
+  of_a[row] = ta ? k : row;
+  of_a[column] = ta ? row : k;
+  of_b[row] = tb ? column : k;
+  of_b[column] = tb ? k : column;
+  c.factors = {MapOf(a, of_a), MapOf(b, of_b)};
+}
+
+// Sets the spatial maps of x, which a stride greater than 1 scales.
+void SetConvolution(const Node& node, const ir::Convolution& conv,
+                    Contraction& c) {
+  const Shape& x = conv.x.shape;
+  const Shape& y = conv.y.shape;
+  const Shape& w = conv.weight.shape;
+  std::vector<int> of_x, of_w, of_y;
+  switch (conv.kind) {
+    case ir::ConvKind::kForward:
+      SetDomain(conv.y, {w[1]}, c.domain);
+      of_x = {0, 4, 2, 3};
+      of_w = {1, 4, -1, -1};
+      break;
+    case ir::ConvKind::kGradInput:
+      SetDomain(conv.x, {w[0]}, c.domain);
+      of_y = {0, 4, 2, 3};
+      of_w = {4, 1, -1, -1};
+      break;
+    case ir::ConvKind::kGradWeight:
+      SetDomain(conv.weight, {y[0], y[2], y[3]}, c.domain);
+      of_x = {4, 1, 5, 6};
+      of_y = {4, 0, 5, 6};
+      break;
+  }
+  IndexMap map_x = of_x.empty() ? IndexMap{} : MapOf(x, of_x);
+  for (size_t i = 2; i < map_x.size(); ++i) {
+    if (y[i] == 1) {
+      map_x[i].dim = -1;
+    } else {
+      map_x[i].scale = node.attrs().Ints("stride")[i - 2];
+    }
+  }
+  switch (conv.kind) {
+    case ir::ConvKind::kForward:
+      c.factors = {map_x, MapOf(w, of_w)};
+      break;
+    case ir::ConvKind::kGradInput:
+      c.factors = {MapOf(y, of_y), MapOf(w, of_w)};
+      break;
+    case ir::ConvKind::kGradWeight:
+      c.factors = {map_x, MapOf(y, of_y)};
+      break;
+  }
+}
+
+// Returns why the convolution is none; empty if it is a contraction.
+std::string Rejection(const Node& node, const ir::Convolution& conv) {
+  if (conv.weight.shape[2] != 1 || conv.weight.shape[3] != 1) {
+    return "its filters are larger than 1x1";
+  }
+  if (node.attrs().Int("groups") != 1) return "its channels are in groups";
+  if (!AreAll(node.attrs().Ints("pad"), 0)) return "its image is padded";
+  if (conv.kind == ir::ConvKind::kGradInput &&
+      !AreAll(node.attrs().Ints("stride"), 1)) {
+    return "its stride leaves elements without a gradient";
+  }
+  return "";
+}
+
+bool Reads(const IndexMap& map, int dim) {
+  return std::any_of(map.begin(), map.end(),
+                     [&](const DimMap& d) { return d.dim == dim; });
+}
+
+// Returns the fastest dimension of more than one element; -1 if none has.
+int FastestDim(const TensorType& type) {
+  int dim = -1;
+  for (const ir::PhysicalAxis& axis : PhysicalAxes(type)) {
+    if (axis.extent > 1) dim = axis.dim;
+  }
+  return dim;
+}
+
+// Adds the maps of all values of a body: backwards from the factors, forwards
+// from the result, and backwards from its readers.
+class BodyMaps {
+ public:
+  BodyMaps(const ir::Graph& body, Contraction& c)
+      : body_(body), contraction_(c), maps_(c.domain.maps) {}
+
+  // Returns the rejection reason; empty if all values have a map.
+  std::string Run() {
+    const Node& node = *contraction_.node;
+    for (size_t i = 0; i < 2; ++i) {
+      if (!SetBackwards(node.input(i), contraction_.factors[i])) return reason_;
+    }
+    if (node.num_inputs() == 3 &&
+        !SetBackwards(node.input(2), contraction_.bias)) {
+      return reason_;
+    }
+    for (const auto& reader : body_.nodes()) {
+      if (!DependsOnResult(*reader)) continue;
+      if (reader->op().fusion != ir::FusionKind::kElementwise) {
+        return "%" + reader->output()->name() + " is not elementwise";
+      }
+      const IndexMap result = maps_.at(node.output());
+      if (!Set(reader->output(), result)) return reason_;
+      for (size_t i = 0; i < reader->num_inputs(); ++i) {
+        if (!SetBackwards(reader->input(i), result)) return reason_;
+      }
+    }
+    for (const auto& any : body_.nodes()) {
+      if (!maps_.contains(any->output())) return "a value is not read";
+    }
+    return "";
+  }
+
+ private:
+  bool DependsOnResult(const Node& node) const {
+    if (&node == contraction_.node) return false;
+    return std::any_of(node.inputs().begin(), node.inputs().end(),
+                       [&](const Value* input) {
+                         return input->producer() != nullptr &&
+                                (input->producer() == contraction_.node ||
+                                 DependsOnResult(*input->producer()));
+                       });
+  }
+
+  bool Set(const Value* value, const IndexMap& map) {
+    const auto [it, added] = maps_.emplace(value, map);
+    if (!added && it->second != map) {
+      reason_ = "%" + value->name() + " is read at different indices";
+    }
+    return added || it->second == map;
+  }
+
+  bool SetBackwards(const Value* value, const IndexMap& map) {
+    const Node* producer = value->producer();
+    if (producer == nullptr) return true;
+    if (!Set(value, map)) return false;
+    if (producer == contraction_.node || DependsOnResult(*producer)) {
+      return true;
+    }
+    if (!IsFusible(*producer) ||
+        producer->op().fusion == ir::FusionKind::kReduce ||
+        producer->op().fusion == ir::FusionKind::kIndexed) {
+      reason_ = "%" + value->name() + " is not elementwise";
+      return false;
+    }
+    for (size_t i = 0; i < producer->num_inputs(); ++i) {
+      const auto operand = OperandMap(*producer, i, map);
+      if (!operand.has_value()) {
+        reason_ = "%" + value->name() + " has no common loop nest";
+        return false;
+      }
+      if (!SetBackwards(producer->input(i), *operand)) return false;
+    }
+    return true;
+  }
+
+  const ir::Graph& body_;
+  const Contraction& contraction_;
+  std::unordered_map<const Value*, IndexMap>& maps_;
+  std::string reason_;
+};
+
+}  // namespace
+
+int64_t Contraction::macs() const { return ir::NumElements(domain.extents); }
+
+int64_t Contraction::FreeExtent(int factor) const {
+  int64_t extent = 1;
+  for (size_t d = 0; d < domain.extents.size(); ++d) {
+    const auto dim = static_cast<int>(d);
+    if (Reads(factors[factor], dim) && !Reads(factors[1 - factor], dim)) {
+      extent *= domain.extents[d];
+    }
+  }
+  return extent;
+}
+
+std::optional<Contraction> ContractionOf(const Node& node,
+                                         std::string* reason) {
+  Contraction c{.node = &node};
+  const bool matmul = node.kind() == OpKind::kMatmul;
+  const bool convolution = ir::IsPlainConvolution(node);
+  if (!matmul && !convolution) {
+    *reason = "it is no matmul or convolution";
+    return std::nullopt;
+  }
+  if (convolution) {
+    const ir::Convolution conv = *ir::ConvolutionOf(node);
+    *reason = Rejection(node, conv);
+    if (!reason->empty()) return std::nullopt;
+    SetConvolution(node, conv, c);
+  } else {
+    SetMatmul(node, c);
+  }
+  const TensorType& result = node.output()->type();
+  std::vector<int> dims(result.rank());
+  std::iota(dims.begin(), dims.end(), 0);
+  c.domain.maps[node.output()] = MapOf(result.shape, dims);
+  if (node.num_inputs() == 3) {
+    const int column = matmul ? dims.back() : 1;
+    c.bias = MapOf(node.input(2)->type().shape, {column});
+  }
+  const int fastest = FastestDim(result);
+  const bool of_first = Reads(c.factors[0], fastest);
+  if (fastest < 0 || of_first == Reads(c.factors[1], fastest)) {
+    *reason = "its result has no row of several elements";
+    return std::nullopt;
+  }
+  c.column_factor = of_first ? 0 : 1;
+  return c;
+}
+
+const Node* ContractionIn(const ir::Graph& body) {
+  const auto found = std::find_if(
+      body.nodes().begin(), body.nodes().end(), [](const auto& node) {
+        return node->kind() == OpKind::kMatmul ||
+               node->HasTrait(ir::OpTrait::kConvolution);
+      });
+  return found == body.nodes().end() ? nullptr : found->get();
+}
+
+std::optional<Contraction> AnalyzeContraction(const ir::Graph& body,
+                                              std::string* reason) {
+  auto c = ContractionOf(*ContractionIn(body), reason);
+  if (!c.has_value()) return std::nullopt;
+  *reason = BodyMaps(body, *c).Run();
+  return reason->empty() ? c : std::nullopt;
+}
+
+}  // namespace fusor::passes
