@@ -76,8 +76,9 @@ TEST(FusionMemorySmall, MasksAddNothingToANetworkWithoutPools) {
   for (const int64_t batch : {8, 16}) {
     const codegen::Plan fused = PlanOf("resnet20-cifar", true, batch);
     const codegen::Plan unfused = PlanOf("resnet20-cifar", false, batch);
-    // AVX2's layouts need one more copy.
-    EXPECT_LE(fused.peak_bytes, 1.03 * unfused.peak_bytes) << "batch " << batch;
+    // On AVX2, layouts need one more copy, and Winograd's workspace meets the
+    // peak of a network that is this small.
+    EXPECT_LE(fused.peak_bytes, 1.06 * unfused.peak_bytes) << "batch " << batch;
   }
 }
 
