@@ -29,7 +29,8 @@ const Layout& BlockedActivation() {
   return layout;
 }
 
-// Of all three ops, so that a weight needs no other copy.
+// The convolution and both gradients use this layout, so a weight is packed
+// once.
 const Layout& BlockedWeight() {
   static const auto& layout =
       *new Layout(ir::Canonical(ir::ParseLayout("ABcd8b8a")));
@@ -81,21 +82,9 @@ int64_t BlockOf(const WideWinogradPlan& plan) {
 
 WideWinogradPlan Plan(const Convolution& conv, const ir::Attrs& attrs,
                       bool bias) {
-  const bool flipped = conv.kind == ConvKind::kGradInput;
-  const ir::Shape& in = (flipped ? conv.y : conv.x).shape;
-  const ir::Shape& out = (flipped ? conv.x : conv.y).shape;
-  const auto& pad = attrs.Ints("pad");
-  WideWinogradPlan plan{.kind = conv.kind,
-                        .images = in[0],
-                        .in_channels = in[1],
-                        .in_height = in[2],
-                        .in_width = in[3],
-                        .out_channels = out[1],
-                        .out_height = out[2],
-                        .out_width = out[3],
-                        .pad_height = flipped ? 2 - pad[0] : pad[0],
-                        .pad_width = flipped ? 2 - pad[1] : pad[1],
-                        .bias = bias};
+  WideWinogradPlan plan{WinogradGeometryOf(conv, attrs)};
+  plan.kind = conv.kind;
+  plan.bias = bias;
   const int64_t threads = omp_get_max_threads();
   plan.channel_parts = ChannelParts(plan, threads);
   plan.tile_parts = threads / plan.channel_parts;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "codegen/cpu/winograd_plan.h"
 #include "codegen/plan/plan.h"
 #include "ir/target/conv_problem.h"
 #include "ir/target/target.h"
@@ -28,8 +29,7 @@ inline constexpr int64_t kWideGroup = 2 * kWideBlock;
 // tile to the same cache set.
 inline constexpr int64_t kWidePad = 16;
 
-// A data gradient has the form of a convolution: its input is the result's
-// gradient, padded by 2 - pad, and its filter is flipped.
+// A data gradient flips the filter.
 //
 // Forward and data gradient: the workspace holds the transformed weight, then
 // for each part of the work the transformed input and the products of a block
@@ -37,12 +37,8 @@ inline constexpr int64_t kWidePad = 16;
 // gradient: it holds the sums of each range of tiles, then for each part the
 // transformed tiles of a block. Each part has a range of tiles and of channels:
 // of results, or of the input of a weight gradient.
-struct WideWinogradPlan {
+struct WideWinogradPlan : WinogradGeometry {
   ir::ConvKind kind{};
-  int64_t images = 0;
-  int64_t in_channels = 0, in_height = 0, in_width = 0;
-  int64_t out_channels = 0, out_height = 0, out_width = 0;
-  int64_t pad_height = 0, pad_width = 0;  // 0 to 2
   bool bias = false;
   int64_t tile_parts = 0, channel_parts = 0;
   int64_t block = 0;                   // tiles
@@ -61,8 +57,8 @@ struct WideWinogradPlan {
     return (out_channels + kWideGroup - 1) / kWideGroup;
   }
 
-  // Elements of f32.
-  // Of the weights of a group of result channels.
+  // The sizes below are elements of f32. This one is the transformed weights of
+  // a group of result channels.
   int64_t group_weights() const {
     return kWidePoints * (in_channels * kWideGroup + kWidePad);
   }

@@ -53,22 +53,6 @@ bool Applies(const ir::Convolution& conv, const ir::Attrs& attrs) {
          conv.y.shape[1] % kWinogradBlock == 0 && std::max(pad[0], pad[1]) <= 2;
 }
 
-WinogradShape ShapeOf(const ir::Convolution& conv, const ir::Attrs& attrs) {
-  const bool flipped = conv.kind == ConvKind::kGradInput;
-  const ir::Shape& in = (flipped ? conv.y : conv.x).shape;
-  const ir::Shape& out = (flipped ? conv.x : conv.y).shape;
-  const auto& pad = attrs.Ints("pad");
-  return {.images = in[0],
-          .in_channels = in[1],
-          .in_height = in[2],
-          .in_width = in[3],
-          .out_channels = out[1],
-          .out_height = out[2],
-          .out_width = out[3],
-          .pad_height = flipped ? 2 - pad[0] : pad[0],
-          .pad_width = flipped ? 2 - pad[1] : pad[1]};
-}
-
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Returns the tiles per block. Their transformed input and a group of their
@@ -133,7 +117,7 @@ WinogradGradWeightPlan PlanGradWeight(const WinogradShape& shape, int64_t parts,
 // `bias`: the dtype of the bias; nullopt if there is none.
 WinogradPlan Plan(const ir::Convolution& conv, const ir::Attrs& attrs,
                   std::optional<DType> bias) {
-  const WinogradShape shape = ShapeOf(conv, attrs);
+  const WinogradShape shape{WinogradGeometryOf(conv, attrs)};
   const int64_t parts = omp_get_max_threads();
   if (conv.kind == ConvKind::kGradWeight) {
     return PlanGradWeight(shape, parts, conv.weight.dtype);
@@ -146,6 +130,23 @@ WinogradPlan Plan(const ir::Convolution& conv, const ir::Attrs& attrs,
 }
 
 }  // namespace
+
+WinogradGeometry WinogradGeometryOf(const ir::Convolution& conv,
+                                    const ir::Attrs& attrs) {
+  const bool flipped = conv.kind == ConvKind::kGradInput;
+  const ir::Shape& in = (flipped ? conv.y : conv.x).shape;
+  const ir::Shape& out = (flipped ? conv.x : conv.y).shape;
+  const auto& pad = attrs.Ints("pad");
+  return {.images = in[0],
+          .in_channels = in[1],
+          .in_height = in[2],
+          .in_width = in[3],
+          .out_channels = out[1],
+          .out_height = out[2],
+          .out_width = out[3],
+          .pad_height = flipped ? 2 - pad[0] : pad[0],
+          .pad_width = flipped ? 2 - pad[1] : pad[1]};
+}
 
 ir::Convolution ConvolutionOf(const LibraryCall& call) {
   const ir::TensorType& a = call.operands[0];

@@ -25,14 +25,19 @@ inline constexpr int64_t kWinogradBlock = 16;  // channels
 inline constexpr int64_t kWinogradGroup = 4;
 
 // A 3x3 convolution of stride 1. A data gradient has this form too: its input
-// is the result's gradient, padded by 2 - pad. Channels are multiples of
-// kWinogradBlock.
-struct WinogradShape {
+// is the result's gradient, padded by 2 - pad.
+struct WinogradGeometry {
   int64_t images = 0;
   int64_t in_channels = 0, in_height = 0, in_width = 0;
   int64_t out_channels = 0, out_height = 0, out_width = 0;
   int64_t pad_height = 0, pad_width = 0;  // 0 to 2
+};
 
+WinogradGeometry WinogradGeometryOf(const ir::Convolution& conv,
+                                    const ir::Attrs& attrs);
+
+// Channels are multiples of kWinogradBlock.
+struct WinogradShape : WinogradGeometry {
   int64_t tile_rows() const { return (out_height + 1) / 2; }
   int64_t tile_columns() const { return (out_width + 1) / 2; }
   // Returns the number of tiles, which are numbered by image, row and column.
