@@ -287,6 +287,27 @@ std::vector<LibraryCandidate> PoolCandidates(const Node& node,
   return {c};
 }
 
+// A generated kernel rearranges what oneDNN would copy element by element, such
+// as bf16 on a CPU without its instructions, some 100 times slower.
+std::vector<LibraryCandidate> CopyCandidates(const Node& node) {
+  const TensorType& from = node.input(0)->type();
+  const TensorType& to = node.output()->type();
+  if (from == to) return {};
+  if (ToDnnl(from.dtype).has_value() && ToDnnl(to.dtype).has_value() &&
+      from.rank() > 0) {
+    const auto reorder = Reorder(ToDesc(from), ToDesc(to));
+    const bool quick =
+        reorder.has_value() &&
+        std::string_view(reorder->impl_info_str()) != "simple:any";
+    if (quick) return {};
+  }
+  LibraryCandidate c;
+  c.name = c.algorithm = ir::kGeneratedAlgorithm;
+  c.operands = {from.layout};
+  c.results = {to.layout};
+  return {c};
+}
+
 // Returns the key under which a node's candidates are cached. Creating a
 // primitive descriptor takes up to a millisecond.
 std::string ProblemKey(const Node& node, const ir::Target& target) {
@@ -328,6 +349,7 @@ std::vector<LibraryCandidate> LibraryCandidates(const Node& node,
   if (node.HasTrait(ir::OpTrait::kPooling)) {
     return PoolCandidates(node, target);
   }
+  if (node.kind() == ir::OpKind::kCopy) return CopyCandidates(node);
   return {};
 }
 

@@ -17,18 +17,11 @@ bool IsReference(const dnnl::primitive_desc_base& desc) {
          std::string_view::npos;
 }
 
-dnnl::reorder::primitive_desc DescribeReorder(const dnnl::memory::desc& from,
-                                              const dnnl::memory::desc& to,
-                                              bool allow_empty) {
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  return {Engine(), from, Engine(), to, attr, allow_empty};
-}
-
 PrimitivePlan PlanReorder(const dnnl::memory::desc& from,
                           const dnnl::memory::desc& to) {
-  return {DescribeReorder(from, to, false),
-          {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}};
+  const auto reorder = Reorder(from, to);
+  FUSOR_ASSERT(reorder.has_value(), "oneDNN has no such copy");
+  return {*reorder, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}};
 }
 
 bool DnnlTypes(const LibraryCall& call) {
@@ -192,7 +185,7 @@ std::optional<OneDnnPlan> PlanMatmul(const LibraryCall& call) {
 std::optional<OneDnnPlan> PlanCopy(const LibraryCall& call) {
   const auto from = ToDesc(call.operands[0]), to = ToDesc(call.results[0]);
   // oneDNN has no reorder from f16 to bf16, for example.
-  if (!DescribeReorder(from, to, true)) return std::nullopt;
+  if (!Reorder(from, to).has_value()) return std::nullopt;
   return OneDnnPlan{PlanReorder(from, to)};
 }
 

@@ -246,6 +246,14 @@ std::optional<dnnl::matmul::primitive_desc> Matmul(const ir::TensorType& a,
   });
 }
 
+std::optional<dnnl::reorder::primitive_desc> Reorder(
+    const dnnl::memory::desc& from, const dnnl::memory::desc& to) {
+  return Try<dnnl::reorder::primitive_desc>([&] {
+    return dnnl::reorder::primitive_desc(Engine(), from, Engine(), to,
+                                         UserScratchpad());
+  });
+}
+
 void CheckImageSizes(std::string_view op,
                      const std::vector<ir::TensorType>& types,
                      const ir::Location& location) {

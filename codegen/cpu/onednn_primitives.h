@@ -49,6 +49,9 @@ std::optional<dnnl::matmul::primitive_desc> Matmul(const ir::TensorType& a,
                                                    const ir::TensorType& c,
                                                    const ir::Attrs& attrs);
 
+std::optional<dnnl::reorder::primitive_desc> Reorder(
+    const dnnl::memory::desc& from, const dnnl::memory::desc& to);
+
 // Throws kGraph, naming the op and its types, if an image has more pixels than
 // an int holds, which oneDNN counts them in. Only types of rank 4 are images.
 void CheckImageSizes(std::string_view op,
