@@ -228,6 +228,11 @@ int KernelBuilder::NewRegister(DType dtype, bool vector, size_t depth,
   return static_cast<int>(kernel_.registers.size()) - 1;
 }
 
+void KernelBuilder::NameValue(int reg, const std::string& value) {
+  std::string& name = kernel_.registers[reg].value;
+  if (name.empty()) name = value;
+}
+
 bool KernelBuilder::IsAvailable(int reg) const {
   const Definition& definition = definitions_[reg];
   return definition.depth < levels_.size() &&

@@ -133,6 +133,8 @@ class KernelBuilder {
               std::initializer_list<int> operands, bool round = false);
   // Emits a statement that only computes a register, and adds that register.
   int Define(Stmt stmt, ir::DType dtype);
+  // States for dumps which value a register holds. The first name stays.
+  void NameValue(int reg, const std::string& value);
   // Returns whether all loops around the statement that sets it are still open.
   bool IsAvailable(int reg) const;
 

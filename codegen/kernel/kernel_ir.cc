@@ -135,12 +135,20 @@ std::string PrintRight(const Stmt& stmt) {
   FUSOR_ASSERT(false, "statement kind {}", static_cast<int>(stmt.kind));
 }
 
-void PrintBody(const std::vector<Stmt>& body, int depth, std::string& out) {
+// Returns "  // %VALUE" after a statement that sets a register of that value.
+std::string PrintValue(const Stmt& stmt, const Kernel& kernel) {
+  const bool known = stmt.dst >= 0 && !kernel.registers[stmt.dst].value.empty();
+  return known ? "  // %" + kernel.registers[stmt.dst].value : "";
+}
+
+void PrintBody(const Kernel& kernel, const std::vector<Stmt>& body, int depth,
+               bool identity, std::string& out) {
   for (const Stmt& stmt : body) {
     out.append(static_cast<size_t>(2 * depth), ' ');
     out += Print(stmt);
+    if (!identity) out += PrintValue(stmt, kernel);
     out += '\n';
-    PrintBody(stmt.body, depth + 1, out);
+    PrintBody(kernel, stmt.body, depth + 1, identity, out);
   }
 }
 
@@ -267,7 +275,7 @@ std::string Print(const Kernel& kernel, bool identity) {
     out += fmt::format("  phase grid=({})\n", Join(phase.grid, ", ", [](int a) {
                          return fmt::format("a{}", a);
                        }));
-    PrintBody(phase.body, 2, out);
+    PrintBody(kernel, phase.body, 2, identity, out);
   }
   return out;
 }

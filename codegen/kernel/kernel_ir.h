@@ -90,6 +90,7 @@ struct Register {
   bool vector = false;
   std::vector<int> tile{};  // tile axes, slowest first: neither vector nor
                             // block axes
+  std::string value{};      // for dumps: the value that it holds, if any
 };
 
 // A pointer argument of the kernel, in launch order.

@@ -121,6 +121,7 @@ void WriteKernel(const Kernel& kernel, proto::KernelProto& out) {
     r.set_dtype(static_cast<uint32_t>(reg.dtype));
     r.set_vector(reg.vector);
     r.mutable_tile()->Assign(reg.tile.begin(), reg.tile.end());
+    r.set_value(reg.value);
   }
   for (const Phase& phase : kernel.phases) {
     proto::KernelProto::Phase& p = *out.add_phases();
@@ -147,8 +148,10 @@ Kernel ReadKernel(const proto::KernelProto& in) {
     kernel.axes.push_back({a.name(), a.extent(), a.vector(), a.block()});
   }
   for (const proto::KernelProto::Register& r : in.registers()) {
-    kernel.registers.push_back(
-        {ReadDType(r.dtype()), r.vector(), {r.tile().begin(), r.tile().end()}});
+    kernel.registers.push_back({ReadDType(r.dtype()),
+                                r.vector(),
+                                {r.tile().begin(), r.tile().end()},
+                                r.value()});
   }
   for (const proto::KernelProto::Phase& p : in.phases()) {
     Phase phase;

@@ -67,20 +67,30 @@ int BodyEmitter::Eval(const Value* value) {
     return it->second;
   }
   FUSOR_ASSERT(value->producer() != nullptr, "{} has no map", value->name());
-  const Node& node = *value->producer();
+  Define(value, EvalNode(*value->producer()));
+  return values_[value];
+}
+
+void BodyEmitter::Define(const Value* value, int reg) {
+  builder_.NameValue(reg, value->name());
+  values_[value] = reg;
+}
+
+int BodyEmitter::EvalNode(const Node& node) {
+  const Value* value = node.output();
   const IndexMap& map = domain_.maps.at(value);
   if (const auto held = held_.find(value); held != held_.end()) {
-    return values_[value] = Load(held->second, {value->type(), map});
+    return Load(held->second, {value->type(), map});
   }
   switch (node.op().fusion) {
     case FusionKind::kElementwise:
-      return values_[value] = EvalElementwise(node, map);
+      return EvalElementwise(node, map);
     case FusionKind::kInjective:
-      return values_[value] = EvalOperand(node, 0, map);
+      return EvalOperand(node, 0, map);
     case FusionKind::kIndexed:
-      return values_[value] = EvalGather(node, map);
+      return EvalGather(node, map);
     case FusionKind::kSource:
-      return values_[value] = EvalSource(node, map);
+      return EvalSource(node, map);
     default:
       FUSOR_ASSERT(false, "{} is not known here", value->name());
   }
@@ -167,6 +177,7 @@ int BodyEmitter::Load(int buffer, const Access& access) {
     }
   }
   const int reg = builder_.Load(buffer, std::move(index));
+  builder_.NameValue(reg, builder_.kernel().buffers[buffer].name);
   loaded_.emplace_back(touch, reg);
   return reg;
 }

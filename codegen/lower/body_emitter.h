@@ -44,7 +44,7 @@ class BodyEmitter {
   // reduction axes stored it, instead of recomputing it.
   void Hold(const ir::Value* value, int buffer) { held_[value] = buffer; }
   // Declares that `reg` holds a reduction's result.
-  void Define(const ir::Value* value, int reg) { values_[value] = reg; }
+  void Define(const ir::Value* value, int reg);
   // Stores output `output` of the body.
   void StoreResult(size_t output);
 
@@ -60,6 +60,7 @@ class BodyEmitter {
   const std::vector<Touch>& stores() const { return stores_; }
 
  private:
+  int EvalNode(const ir::Node& node);
   int EvalOperand(const ir::Node& node, size_t i, const ir::IndexMap& map);
   int EvalSource(const ir::Node& node, const ir::IndexMap& map);
   int EvalGather(const ir::Node& node, const ir::IndexMap& map);

@@ -176,9 +176,11 @@ void Lowering::EmitOuterResults(int sweep) {
 }
 
 int Lowering::InitAccumulator(const Node& reduce, bool vector) {
-  return builder_.Accumulator(ir::NodeScalar(reduce),
-                              AccumulatorDType(reduce.output()->type().dtype),
-                              vector);
+  const int reg = builder_.Accumulator(
+      ir::NodeScalar(reduce), AccumulatorDType(reduce.output()->type().dtype),
+      vector);
+  builder_.NameValue(reg, reduce.output()->name());
+  return reg;
 }
 
 // Emits what the pass computes per domain point. All loads precede all stores.

@@ -69,7 +69,9 @@ int PoolEmitter::Eval(const Value* value, const PoolPlace& place) {
   if (const auto it = values_.find(key); it != values_.end()) {
     return it->second;
   }
-  return values_[key] = Make(value, place);
+  const int reg = Make(value, place);
+  builder_.NameValue(reg, value->name());
+  return values_[key] = reg;
 }
 
 int PoolEmitter::Make(const Value* value, const PoolPlace& place) {

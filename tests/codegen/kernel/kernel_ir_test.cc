@@ -16,6 +16,7 @@ using ir::ScalarOp;
 using test::Load;
 using test::Loop;
 using test::Store;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -110,11 +111,21 @@ TEST(KernelIrTest, PrintsEveryStatement) {
             "    store b2[0 + 1*a1], r4\n");
 }
 
+TEST(KernelIrTest, PrintsTheValueOfARegisterWhereItIsSet) {
+  Kernel kernel = RowSums();
+  kernel.registers[2].value = "layer1.sum";
+  EXPECT_THAT(Print(kernel),
+              AllOf(HasSubstr("    r2 = init add  // %layer1.sum\n"),
+                    HasSubstr("accumulate add r3  // %layer1.sum\n"),
+                    HasSubstr("    r4 = reduce_lanes add r2\n")));
+}
+
 TEST(KernelIrTest, IdentityLeavesOutNamesOnly) {
   Kernel renamed = RowSums();
   renamed.name = "other";
   renamed.buffers[0].name = "z";
   renamed.axes[0].name = "q";
+  renamed.registers[1].value = "layer1.abs";
   EXPECT_EQ(Print(renamed, true), Print(RowSums(), true));
   EXPECT_THAT(Print(renamed, true), Not(HasSubstr("other")));
   const std::vector<std::function<void(Kernel&)>> changes = {

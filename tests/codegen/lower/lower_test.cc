@@ -353,6 +353,7 @@ TEST(LowerFusion, WhatAGpuHasStoredItDoesNotComputeAgain) {
   ir::Value* mean = b.BroadcastAlong(b.ReduceMean(sum, {0, 2, 3}), type, 1);
   graph.AddOutput(sum, "sum");
   graph.AddOutput(b.Minus(sum, mean), "centred");
+  const std::string name = sum->name();
   const test::BareTarget queries;
   passes::PassContext context(queries, {});
   passes::Fuse(graph, context);
@@ -362,6 +363,7 @@ TEST(LowerFusion, WhatAGpuHasStoredItDoesNotComputeAgain) {
   ASSERT_EQ(kernel.phases.size(), 3u) << Print(kernel);
   const std::string text = Print(kernel);
   const std::string last = text.substr(text.rfind("phase"));
+  EXPECT_NE(text.find(" = add r1, r2  // %" + name), std::string::npos) << text;
   EXPECT_EQ(last.find("load b0"), std::string::npos) << text;
   EXPECT_EQ(last.find("load b1"), std::string::npos) << text;
 }
