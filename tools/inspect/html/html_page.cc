@@ -35,6 +35,22 @@ json TableSection(std::string title, std::string note,
           {"rows", std::move(rows)}, {"shown", shown}};
 }
 
+json GroupSection(std::string title, std::string note,
+                  std::vector<std::string> head, std::string unit,
+                  std::vector<std::string> series,
+                  std::vector<RowGroup> groups) {
+  json list = json::array();
+  for (RowGroup& group : groups) {
+    list.push_back({{"cells", std::move(group.cells)},
+                    {"bar", std::move(group.bar)},
+                    {"sections", std::move(group.sections)}});
+  }
+  return {{"kind", "groups"},         {"title", std::move(title)},
+          {"note", std::move(note)},  {"head", std::move(head)},
+          {"unit", std::move(unit)},  {"series", std::move(series)},
+          {"groups", std::move(list)}};
+}
+
 json BarSection(std::string title, std::string unit,
                 std::vector<std::string> series,
                 std::vector<std::string> labels,

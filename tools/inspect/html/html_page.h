@@ -31,6 +31,21 @@ nlohmann::json TableSection(std::string title, std::string note,
                             std::vector<std::vector<nlohmann::json>> rows,
                             size_t shown = 30);
 
+// A row of GroupSection: its cells, one length per series of its bar, and the
+// sections that it opens into.
+struct RowGroup {
+  std::vector<nlohmann::json> cells;
+  std::vector<double> bar;
+  std::vector<nlohmann::json> sections;
+};
+
+// Returns a table of rows that open into sections. The last column shows the
+// bars, to one scale. `unit`: as for BarSection.
+nlohmann::json GroupSection(std::string title, std::string note,
+                            std::vector<std::string> head, std::string unit,
+                            std::vector<std::string> series,
+                            std::vector<RowGroup> groups);
+
 // Returns a bar chart: one group per label, one bar per series,
 // values[label][series].
 nlohmann::json BarSection(std::string title, std::string unit,

@@ -2,21 +2,24 @@
 // Draws the sections of the page's data, in order, as wide as the window.
 
 const DRAW = {
-  bars: drawBars, graph: drawGraph, memory: drawMemory,
+  bars: drawBars, graph: drawGraph, groups: drawGroups, memory: drawMemory,
   memory_map: drawMemoryMap, pictures: drawPictures, table: drawTable, tiles: drawTiles,
 };
 
 const page = JSON.parse(document.getElementById("data").textContent);
 
+function drawSections(sections, heading) {
+  return sections.map((section) => [
+    section.title ? element(heading, {}, section.title) : null,
+    section.note ? element("p", {}, section.note) : null,
+    DRAW[section.kind](section),
+  ]);
+}
+
 function drawPage() {
-  const parts = [tip, element("h1", {}, page.title)];
-  if (page.lead) parts.push(element("p", {class: "lead"}, page.lead));
-  for (const section of page.sections) {
-    if (section.title) parts.push(element("h2", {}, section.title));
-    if (section.note) parts.push(element("p", {}, section.note));
-    parts.push(DRAW[section.kind](section));
-  }
-  document.body.replaceChildren(...parts);
+  document.body.replaceChildren(tip, element("h1", {}, page.title));
+  if (page.lead) add(document.body, element("p", {class: "lead"}, page.lead));
+  add(document.body, drawSections(page.sections, "h2"));
 }
 
 drawPage();

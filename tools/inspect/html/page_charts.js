@@ -1,5 +1,5 @@
 "use strict";
-// Tiles, pictures, tables and bars.
+// Tiles, pictures, tables, groups and bars.
 
 function drawTiles(section) {
   return element("div", {class: "tiles"}, section.tiles.map(
@@ -77,7 +77,7 @@ function drawTable(section) {
             },
           }, title)))),
       body);
-  if (section.rows.length <= 12) return table;
+  if (section.rows.length <= 12) return element("div", {}, table, more);
   const filter = element("input", {
     type: "search", placeholder: "filter " + section.rows.length + " rows",
     oninput: (event) => {
@@ -86,6 +86,49 @@ function drawTable(section) {
     },
   });
   return element("div", {}, filter, table, more);
+}
+
+// A bar of one part per series, `total` being as wide as its column.
+function drawBar(section, values, total) {
+  return element("div", {class: "strip"}, values.map((value, s) => hint(
+      element("div", {
+        style: "width:" + 100 * value / total + "%;background:" +
+               SERIES[(s + 1) % SERIES.length],
+      }),
+      () => section.series[s] + ": " +
+            showValue(value, section.unit, Math.max(...values)))));
+}
+
+// Rows that open into sections when their name is clicked.
+function drawGroups(section) {
+  const sum = (values) => values.reduce((total, value) => total + value, 0);
+  const total = Math.max(
+      1e-12, ...section.groups.map((group) => sum(group.bar)));
+  const toggle = (row, group) => {
+    if (row.classList.toggle("open")) {
+      row.after(element("tr", {}, element(
+          "td", {colspan: group.cells.length + 1},
+          drawSections(group.sections, "h3"))));
+    } else {
+      row.nextSibling.remove();
+    }
+  };
+  const body = element("tbody");
+  for (const group of section.groups) {
+    const row = element("tr", {}, group.cells.map((cell, c) => element(
+        "td", c > 0 ? {class: "number"} :
+                      {class: "name", onclick: () => toggle(row, group)},
+        String(cell))), element("td", {class: "bar"},
+                                drawBar(section, group.bar, total)));
+    body.append(row);
+    if (openRows.has(String(group.cells[0]))) toggle(row, group);
+  }
+  const head = element("tr", {}, section.head.map((title, c) => element(
+      "th", {class: c > 0 ? "number" : "text"}, title)), element("th"));
+  return element("div", {},
+      section.series.length < 2 ? null : legend(section.series.map(
+          (name, s) => [name, SERIES[(s + 1) % SERIES.length]])),
+      element("table", {class: "groups"}, element("thead", {}, head), body));
 }
 
 function drawBars(section) {

@@ -89,6 +89,16 @@ struct Group {
   }
 };
 
+std::vector<std::vector<json>> LargestFirst(
+    std::vector<std::pair<int64_t, std::vector<json>>> rows) {
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
+    return a.first > b.first;
+  });
+  std::vector<std::vector<json>> sorted;
+  for (auto& [weight, row] : rows) sorted.push_back(std::move(row));
+  return sorted;
+}
+
 // Orders by pass, accepted before rejected, then most frequent reason first.
 // Rejected pairs overlap, so only the best one's saving is shown.
 json Summary(const std::vector<Decision>& decisions) {
@@ -119,41 +129,86 @@ json Summary(const std::vector<Decision>& decisions) {
       std::move(rows), 60);
 }
 
-// Adds a row per pass, reason and location, largest saving first. Locations are
-// fewer than the hundreds of pairs that a pass tries at each.
-json Places(const std::vector<Decision>& decisions, bool accepted) {
+// Accepted rewrites of a layer: a row per pass, reason and location, largest
+// saving first.
+json Accepted(const std::vector<const Decision*>& decisions) {
   std::map<std::tuple<std::string, std::string, std::string>, Group> groups;
-  for (const Decision& d : decisions) {
-    if (d.accepted != accepted) continue;
-    groups[{d.pass, ToString(d.location), d.reason}].Add(d);
+  for (const Decision* d : decisions) {
+    groups[{d->pass, ToString(d->location), d->reason}].Add(*d);
   }
-  const auto weight = [accepted](const Group& g) {
-    return accepted ? g.saved_ns : g.best->saved_ns;
-  };
-  std::vector<std::pair<decltype(groups)::key_type, Group>> sorted(
-      groups.begin(), groups.end());
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [&](const auto& a, const auto& b) {
-                     return weight(a.second) > weight(b.second);
-                   });
-  std::vector<std::vector<json>> rows;
-  for (const auto& [key, group] : sorted) {
+  std::vector<std::pair<int64_t, std::vector<json>>> rows;
+  for (const auto& [key, group] : groups) {
     const auto& [pass, location, reason] = key;
     const Decision& best = *group.best;
-    rows.push_back({location, pass, reason, group.count,
-                    Microseconds(weight(group)), best.subject,
-                    Microseconds(best.modelled_ns),
-                    Microseconds(best.modelled_ns + best.saved_ns)});
+    rows.push_back({group.saved_ns,
+                    {location, pass + ": " + reason, group.count,
+                     Microseconds(group.saved_ns), best.subject,
+                     Microseconds(best.modelled_ns),
+                     Microseconds(best.modelled_ns + best.saved_ns)}});
   }
-  return TableSection(
-      accepted ? "Accepted, by location" : "Rejected, by location",
-      accepted ? "Sorted by time saved, with the best rewrite at each location."
-               : "Sorted by time that would be saved, with the best rewrite at "
-                 "each location. decisions.csv lists all.",
-      {"location", "pass", accepted ? "what" : "reason", "rewrites",
-       accepted ? "saved, \u00b5s" : "would save, \u00b5s", "best",
-       "fused, \u00b5s", "unfused, \u00b5s"},
-      std::move(rows), 40);
+  return TableSection("Accepted", "With the best rewrite of each line.",
+                      {"location", "rewrite", "number", "saved, \u00b5s",
+                       "best", "fused, \u00b5s", "unfused, \u00b5s"},
+                      LargestFirst(std::move(rows)), 12);
+}
+
+// Rejected rewrites of a layer: a row per pass and reason, the largest saving
+// that was forgone first. A pass tries hundreds of overlapping pairs.
+json Rejected(const std::vector<const Decision*>& decisions) {
+  std::map<std::pair<std::string, std::string>, Group> groups;
+  for (const Decision* d : decisions) groups[{d->pass, d->reason}].Add(*d);
+  std::vector<std::pair<int64_t, std::vector<json>>> rows;
+  for (const auto& [key, group] : groups) {
+    const Decision& best = *group.best;
+    rows.push_back({best.saved_ns,
+                    {key.first + ": " + key.second, group.count,
+                     Microseconds(best.saved_ns), best.subject}});
+  }
+  return TableSection("Rejected",
+                      "By reason, with the rewrite that would save most. "
+                      "decisions.csv lists all.",
+                      {"reason", "number", "would save, \u00b5s", "best"},
+                      LargestFirst(std::move(rows)), 4);
+}
+
+// A row per block of the model, largest saving first.
+json ByLayer(const std::vector<Decision>& decisions) {
+  struct Layer {
+    std::vector<const Decision*> accepted, rejected;
+    int64_t saved_ns = 0;
+  };
+  std::map<std::string, Layer> layers;
+  for (const Decision& d : decisions) {
+    Layer& layer = layers[LocationBlock(d.location.path)];
+    (d.accepted ? layer.accepted : layer.rejected).push_back(&d);
+    if (d.accepted) layer.saved_ns += d.saved_ns;
+  }
+  std::vector<std::pair<std::string, const Layer*>> sorted;
+  for (const auto& [name, layer] : layers) sorted.emplace_back(name, &layer);
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) {
+                     return a.second->saved_ns > b.second->saved_ns;
+                   });
+  std::vector<RowGroup> groups;
+  for (const auto& [name, layer] : sorted) {
+    RowGroup group;
+    group.cells = {name.empty() ? "(no location)" : name,
+                   layer->accepted.size(), layer->rejected.size(),
+                   Microseconds(layer->saved_ns)};
+    group.bar = {static_cast<double>(layer->saved_ns) / 1e3};
+    if (!layer->accepted.empty()) {
+      group.sections.push_back(Accepted(layer->accepted));
+    }
+    if (!layer->rejected.empty()) {
+      group.sections.push_back(Rejected(layer->rejected));
+    }
+    groups.push_back(std::move(group));
+  }
+  return GroupSection("By layer",
+                      "Estimated time that the accepted rewrites save. Click a "
+                      "layer for its rewrites.",
+                      {"layer", "accepted", "rejected", "saved, \u00b5s"}, "us",
+                      {"saved"}, std::move(groups));
 }
 
 }  // namespace
@@ -166,8 +221,7 @@ std::string DecisionsPage(const std::vector<Decision>& decisions,
                                   [](const Decision& d) { return d.accepted; });
   page.lead = fmt::format("{} rewrites accepted, {} rejected.", made,
                           static_cast<int64_t>(decisions.size()) - made);
-  page.sections = {Summary(decisions), Places(decisions, true),
-                   Places(decisions, false)};
+  page.sections = {ByLayer(decisions), Summary(decisions)};
   return Render(page);
 }
 

@@ -22,9 +22,9 @@ DecisionTable TabulateDecisions(const std::vector<passes::Decision>& decisions,
 // Returns an aligned text table; empty without rows.
 std::string DecisionTableText(const DecisionTable& table);
 
-// Returns a page of the decisions of passes: their number per reason, and the
-// accepted and rejected rewrites per model location with estimated times,
-// largest saving first.
+// Returns a page of the decisions of passes. Each layer, largest saving first,
+// has a bar of the estimated time and opens into its accepted rewrites, and its
+// rejected ones by reason. Below is their number per reason.
 std::string DecisionsPage(const std::vector<passes::Decision>& decisions,
                           const std::string& title);
 

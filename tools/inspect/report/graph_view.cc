@@ -169,6 +169,32 @@ std::string BodySummary(const Node& fusion) {
   return text;
 }
 
+namespace {
+
+// Fusions of fewer costly ops are described by their ops.
+constexpr size_t kManyOps = 4;
+constexpr size_t kMaxNames = 3;
+
+// Returns the last parts of the locations of a fusion's costly ops, in order;
+// "" if they are too many, or too few ops.
+std::string LayerNames(const Node& fusion) {
+  std::vector<std::string> names;
+  for (const auto& node : fusion.body()->nodes()) {
+    const std::string& path = node->location().path;
+    const std::string name = path.substr(path.rfind('.') + 1);
+    if (!IsCostly(*node) || name.empty()) continue;
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      names.push_back(name);
+    }
+  }
+  const bool many = CostlyNodes(*fusion.body()) >= kManyOps;
+  return many && names.size() <= kMaxNames
+             ? fmt::format("{}", fmt::join(names, ", "))
+             : "";
+}
+
+}  // namespace
+
 std::string FusedLayers(const Node& fusion) {
   static const std::map<std::string_view, std::string_view> kNames = {
       {"batch_norm_train", "BN"}, {"batch_norm_grad", "BN gradient"}};
@@ -194,7 +220,8 @@ std::string FusedLayers(const Node& fusion) {
       }
     }
   }
-  return lowered ? fmt::format("{}", fmt::join(layers, "-")) : "";
+  return lowered ? fmt::format("{}", fmt::join(layers, "-"))
+                 : LayerNames(fusion);
 }
 
 std::vector<KernelCount> CountKernels(const ir::Graph& graph) {

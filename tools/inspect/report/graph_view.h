@@ -60,8 +60,9 @@ bool IsCostly(const ir::Node& node);
 // Returns the costly ops of a fusion, most frequent first: "3 mul, 2 add".
 std::string BodySummary(const ir::Node& fusion);
 
-// Returns the layers that a fusion computes: "BN-ReLU", "BN gradient"; "" if
-// none of its ops comes from a layer that was lowered to several.
+// Returns what a fusion computes in the words of the model. For lowered
+// normalisation: "BN-ReLU", "BN gradient". For other fusions of at least four
+// costly ops, the names of their layers: "ln_1", "loss". Otherwise "".
 std::string FusedLayers(const ir::Node& fusion);
 
 // Generated kernels of one phase of a step, with or without reductions.

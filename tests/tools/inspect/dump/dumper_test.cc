@@ -153,7 +153,7 @@ TEST_F(DumperTest, PagesShowDecisionsAndMemory) {
   EXPECT_THAT(
       files_.at("m0000.net/decisions.html"),
       AllOf(HasSubstr("fuse_norm_activation"), HasSubstr("residual none"),
-            HasSubstr("bn"), HasSubstr("Rejected, by location"),
+            HasSubstr("bn"), HasSubstr("By layer"), HasSubstr("Rejected"),
             HasSubstr("producer and consumer")));
   EXPECT_THAT(files_.at("m0000.net/memory.html"),
               AllOf(HasSubstr("m0000.net: memory"), HasSubstr("memory_map"),

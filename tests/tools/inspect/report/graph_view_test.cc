@@ -66,6 +66,30 @@ TEST(GraphView, NamesFusionsByTheLayersThatWereLoweredToThem) {
   EXPECT_EQ(view["nodes"][0]["ops"], "add, mul, relu");
 }
 
+TEST(GraphView, NamesOtherLargeFusionsByTheirLayersAndSmallOnesByTheirOps) {
+  const auto graph = ir::Parse(R"(graph "norms" {
+    %x = data : f32[2,4]
+    %f = fusion(%x) : f32[2,4] {
+      %p = data : f32[2,4]
+      %a = abs(%p) : f32[2,4] @"encoder.0.ln_1"
+      %b = sqrt(%a) : f32[2,4] @"encoder.0.ln_1"
+      %c = mul(%b, %p) : f32[2,4] @"encoder.0.ln_1"
+      %d = add(%c, %p) : f32[2,4] @"encoder.0.mlp"
+      return %d
+    }
+    %g = fusion(%x) : f32[2,4] {
+      %p = data : f32[2,4]
+      %a = abs(%p) : f32[2,4] @"head.act"
+      %b = neg(%a) : f32[2,4] @"head.act"
+      return %b
+    }
+    return %f as "y", %g as "z"
+  })");
+  const nlohmann::json view = GraphView(*graph, {});
+  EXPECT_EQ(view["nodes"][0]["label"], "ln_1, mlp");
+  EXPECT_EQ(view["nodes"][1]["label"], "abs, neg");
+}
+
 TEST(GraphView, ABlockIsTheNameBeforeTheSecondDotIfNumbered) {
   EXPECT_EQ(LocationBlock("conv1"), "conv1");
   EXPECT_EQ(LocationBlock("layer3.1.bn2"), "layer3.1");
