@@ -89,6 +89,54 @@ struct Range {
   std::vector<Trace> traces;
 };
 
+// A suspended execution with a stack of its own.
+class Context {
+ public:
+  // Lets the next switch to this context call `main`, which must not return.
+  void Begin(void (*main)(), char* stack, size_t stack_bytes) {
+    getcontext(&context_);
+    context_.uc_stack.ss_sp = stack;
+    context_.uc_stack.ss_size = stack_bytes;
+    context_.uc_link = nullptr;
+    makecontext(&context_, main, 0);
+    suspended_ = false;
+  }
+
+  // Suspends the running execution as `from` and resumes `to`. swapcontext also
+  // switches signal masks: two system calls, which take ten times as long as
+  // the rest. Only swapcontext tells AddressSanitizer that the stack changes.
+  [[gnu::noinline]] static void Switch(Context& from, Context& to) {
+#ifdef __SANITIZE_ADDRESS__
+    swapcontext(&from.context_, &to.context_);
+#else
+    from.suspended_ = true;
+    if (__builtin_setjmp(from.registers_.data()) == 0) to.Resume();
+#endif
+  }
+
+ private:
+  [[gnu::noinline]] void Resume() {
+    if (suspended_) __builtin_longjmp(registers_.data(), 1);
+    setcontext(&context_);
+  }
+
+  ucontext_t context_{};  // until the first switch to it
+  bool suspended_ = false;
+  std::array<void*, 5> registers_{};
+};
+
+// Returns memory for the stacks of `count` threads, which all launches share:
+// mapping new memory takes longer than most launches.
+char* Stacks(size_t count) {
+  static size_t capacity = 0;
+  static std::unique_ptr<char[]> memory;
+  if (count > capacity) {
+    memory.reset(new char[count * kStackBytes]);
+    capacity = count;
+  }
+  return memory.get();
+}
+
 // An entry function of a module.
 struct Function {
   Entry run = nullptr;
@@ -134,8 +182,12 @@ class Launcher {
       if (every_byte_) range.traces.assign(range.bytes, Trace{});
     }
     fibers_ = std::vector<Fiber>(launch.threads);
-    for (Fiber& fiber : fibers_) {
-      if (function.waits) fiber.stack.reset(new char[kStackBytes]);
+    if (function.waits) {
+      char* const stacks = Stacks(fibers_.size());
+      for (size_t i = 0; i < fibers_.size(); ++i) {
+        fibers_[i].context.Begin(&Launcher::Main, stacks + i * kStackBytes,
+                                 kStackBytes);
+      }
     }
     std::vector<int> blocks(launch.blocks);
     for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int>(i);
@@ -151,8 +203,7 @@ class Launcher {
   enum class State : uint8_t { kReady, kBarrier, kShuffle, kDone };
 
   struct Fiber {
-    ucontext_t context{};
-    std::unique_ptr<char[]> stack;  // if the function waits
+    Context context;  // if the function waits
     State state = State::kReady;
     bool waited = false;  // for earlier launches
     uint32_t mask = 0;    // of the shuffle
@@ -168,10 +219,13 @@ class Launcher {
 
   // --- Threads ---------------------------------------------------------------
 
+  // Runs a thread of one block after another.
   static void Main() {
-    current_->function_.run(current_->args_);
-    current_->CheckWaited();
-    current_->fibers_[current_->thread_].state = State::kDone;
+    for (;;) {
+      current_->function_.run(current_->args_);
+      current_->CheckWaited();
+      current_->Wait(State::kDone);
+    }
   }
 
   void Enter(int thread) {
@@ -187,15 +241,6 @@ class Launcher {
       Fail("ends without having waited for earlier launches");
   }
 
-  void Start(Fiber& fiber) {
-    fiber.state = State::kReady;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = kStackBytes;
-    fiber.context.uc_link = &scheduler_;
-    makecontext(&fiber.context, &Launcher::Main, 0);
-  }
-
   void RunBlock(int block) {
     block_ = block;
     epoch_ = 0;
@@ -207,7 +252,7 @@ class Launcher {
     for (size_t i = 0; i < fibers_.size(); ++i) {
       fibers_[i].waited = false;
       fibers_[i].shared_accesses = 0;
-      if (function_.waits) Start(fibers_[i]);
+      fibers_[i].state = State::kReady;
       order.push_back(static_cast<int>(i));
     }
     std::shuffle(order.begin(), order.end(), random_);
@@ -216,7 +261,7 @@ class Launcher {
       for (int thread : order) {
         if (fibers_[thread].state != State::kReady) continue;
         Enter(thread);
-        swapcontext(&scheduler_, &fibers_[thread].context);
+        Context::Switch(scheduler_, fibers_[thread].context);
         if (!problem_.empty()) return;
       }
     } while (Resume());
@@ -275,7 +320,7 @@ class Launcher {
   bool TryShuffle(size_t i) {
     const size_t first = i / kWarp * kWarp;
     const uint32_t mask = fibers_[i].mask;
-    std::vector<uint64_t> bits(kWarp, 0);
+    std::array<uint64_t, kWarp> bits{};
     for (unsigned lane = 0; lane < kWarp; ++lane) {
       if ((mask >> lane & 1) == 0) continue;
       if (first + lane >= fibers_.size()) return false;
@@ -295,7 +340,7 @@ class Launcher {
   void Wait(State state) {
     Fiber& fiber = fibers_[thread_];
     fiber.state = state;
-    swapcontext(&fiber.context, &scheduler_);
+    Context::Switch(fiber.context, scheduler_);
   }
 
   uint64_t Shuffle(uint32_t mask, uint64_t bits, unsigned from) {
@@ -318,7 +363,7 @@ class Launcher {
     problem_ = fmt::format("{} block {} thread {}: {}", launch_.entry, block_,
                            thread_, what);
     if (!function_.waits) throw Failed{};
-    swapcontext(&fibers_[thread_].context, &scheduler_);
+    Context::Switch(fibers_[thread_].context, scheduler_);
   }
 
   void DeclareShared(const char* pointer, size_t bytes) {
@@ -416,7 +461,7 @@ class Launcher {
   void* const* args_ = nullptr;
   codegen::CudaLaunch launch_;
   std::vector<Fiber> fibers_;
-  ucontext_t scheduler_{};
+  Context scheduler_;
   int block_ = 0;
   int thread_ = 0;
   int epoch_ = 0;

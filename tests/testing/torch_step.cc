@@ -68,9 +68,10 @@ Tensor DrawParameter(const json& parameter, uint64_t seed, uint32_t site) {
   });
 }
 
-uint32_t Word(uint64_t index, uint32_t step, uint32_t position, uint64_t seed) {
-  return Philox({static_cast<uint32_t>(index >> 2), step, position, 0},
-                seed)[index & 3];
+// Four random words.
+std::array<uint32_t, 4> Words(uint64_t block, uint32_t step, uint32_t position,
+                              uint64_t seed) {
+  return Philox({static_cast<uint32_t>(block), step, position, 0}, seed);
 }
 
 }  // namespace
@@ -111,12 +112,12 @@ std::vector<double> Fingerprint(const Tensor& tensor, uint32_t position,
   // Without branches on signs: half of them would be mispredicted.
   std::array<double, kProjections> sums{};
   double squares = 0;
-  uint32_t four = 0;  // sign bits of four elements
+  std::array<uint32_t, 4> words{};  // sign bits of 16 elements
   for (size_t i = 0; i < x.size(); ++i) {
     squares += x[i] * x[i];
-    if (i % 4 == 0) four = Word(i >> 2, kSignStep, position, seed);
+    if (i % 16 == 0) words = Words(i >> 4, kSignStep, position, seed);
     const std::array<double, kProjections>& signs =
-        kSigns[four >> (8 * (i & 3)) & 255];
+        kSigns[words[i >> 2 & 3] >> (8 * (i & 3)) & 255];
     for (size_t k = 0; k < kProjections; ++k) sums[k] += signs[k] * x[i];
   }
   std::vector<double> print{std::sqrt(squares)};
@@ -126,7 +127,7 @@ std::vector<double> Fingerprint(const Tensor& tensor, uint32_t position,
     return print;
   }
   for (size_t j = 0; j < kSamples; ++j) {
-    const uint64_t word = Word(j, kSampleStep, position, seed);
+    const uint64_t word = Words(j >> 2, kSampleStep, position, seed)[j & 3];
     print.push_back(x[word * x.size() >> 32]);
   }
   return print;

@@ -1,6 +1,7 @@
 """Shared by tests of fusor train on several ranks. The first argument of a
 program that imports this is the fusor to test."""
 
+import atexit
 import json
 import os
 import pathlib
@@ -12,10 +13,15 @@ import tempfile
 import unittest
 
 import noise_images
+from small_network import small_network
 
 FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
-SIZE = ["--arch", "resnet20-cifar", "--num-classes", "5", "--threads", "1",
-        "-b", "4"]
+_FILES = tempfile.TemporaryDirectory()
+atexit.register(_FILES.cleanup)
+NETWORK = pathlib.Path(_FILES.name) / "network.onnx"
+NETWORK.write_bytes(small_network())
+SIZE = ["--arch", str(NETWORK), "--num-classes", "5", "--threads", "1", "-b",
+        "4"]
 LAUNCHER_VARIABLES = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_|MASTER_|OMPI_|PMI|SLURM_|TORCHELASTIC_)")
 

@@ -12,6 +12,8 @@ import tempfile
 import time
 import unittest
 
+from small_network import small_network
+
 FUSOR = sys.argv.pop(1)
 USAGE, GRAPH = 2, 3
 
@@ -34,6 +36,8 @@ class TuneCase(unittest.TestCase):
         cls.shared = tempfile.TemporaryDirectory()
         cls.cache = pathlib.Path(cls.shared.name) / "cache"
         cls.choices = pathlib.Path(cls.shared.name) / "choices.txt"
+        cls.network = pathlib.Path(cls.shared.name) / "network.onnx"
+        cls.network.write_bytes(small_network())
         cls.fill()
 
     @classmethod
@@ -185,9 +189,8 @@ class AutoTest(TuneCase):
     def fill(cls):
         # Given flags are not searched.
         cls.chosen = cls.json_of(
-            "bench", "-a", "resnet20-cifar", "--num-classes", 10, "--threads",
-            1, "--fusion", "on", "--amp", "--image-size", 16, "--auto",
-            "--auto-budget", 25, "--choices", cls.choices)
+            "bench", "-a", cls.network, "--threads", 1, "--fusion", "on",
+            "--amp", "--auto", "--auto-budget", 10, "--choices", cls.choices)
 
     def test_the_table_has_the_fastest_configuration(self):
         trials = self.chosen["trials"]
@@ -233,10 +236,10 @@ class AutoTest(TuneCase):
         return "\n".join([*kept, *lines, f"end {len(lines)}"]) + "\n"
 
     def test_training_chooses_once_and_resumes_with_the_same(self):
-        run = ["train", "--synthetic", "-a", "resnet20-cifar", "--num-classes",
-               10, "--threads", 1, "--image-size", 16, "--fusion", "on",
-               "--dtype", "fp32", "--training-only", "--auto", "--auto-budget",
-               1, "--workspace", self.folder / "w", "--resume", "auto"]
+        run = ["train", "--synthetic", "-a", self.network, "--threads", 1,
+               "--fusion", "on", "--dtype", "fp32", "--training-only", "--auto",
+               "--auto-budget", 1, "--workspace", self.folder / "w",
+               "--resume", "auto"]
         first = self.run_fusor(*run, "--iterations", 1)
         self.assertEqual(first.returncode, 0, first.stderr)
         self.assertRegex(first.stdout, r"^auto      \d+ configurations")
@@ -257,10 +260,10 @@ class AutoTest(TuneCase):
         self.run_fusor("data", "make-samples", "--out", data,
                        "--train-images", 8, "--val-images", 2)
         run = ["launch", "--nproc-per-node", 2, "--", "train", data, "-a",
-               "resnet20-cifar", "--image-size", 16, "-b", 2, "--fusion",
-               "on", "--dtype", "fp32", "--winograd", "on", "--training-only",
-               "--train-transform", "random-resized-crop",
-               "--iterations", 2, "--auto", "--auto-budget", 1]
+               self.network, "-b", 2, "--fusion", "on", "--dtype", "fp32",
+               "--winograd", "on", "--training-only", "--train-transform",
+               "random-resized-crop", "--iterations", 2, "--auto",
+               "--auto-budget", 1]
         rejected = self.run_fusor(*run)
         self.assertEqual(rejected.returncode, USAGE)
         self.assertIn("--auto: expected --choices FILE or --workspace DIR, "
@@ -276,9 +279,8 @@ class AutoTest(TuneCase):
     def test_rn50_chooses_and_trains(self):
         result = subprocess.run(
             [pathlib.Path(FUSOR).with_name("rn50"), *map(str, [
-                "--synthetic", "-a", "resnet20-cifar", "--num-classes", 10,
-                "--threads", 1, "--image-size", 16, "--fusion", "on",
-                "--dtype", "fp32", "--training-only", "--auto",
+                "--synthetic", "-a", self.network, "--threads", 1, "--fusion",
+                "on", "--dtype", "fp32", "--training-only", "--auto",
                 "--auto-budget", 1, "--workspace", self.folder / "w",
                 "--iterations", 1])],
             capture_output=True, text=True, check=False, timeout=300,

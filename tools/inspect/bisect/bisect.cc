@@ -125,16 +125,21 @@ class Probe {
   }
 
   // Returns the number, from 1, of the first rewrite that causes a symptom; 0
-  // if the pass takes no fuel or fails without a rewrite.
+  // if the pass takes no fuel or fails without a rewrite. All rewrites together
+  // must cause one.
   int64_t FirstApplication() const {
     if (!passes::TakesFuel(entry_.name) || !SymptomWith(0).empty()) return 0;
     int64_t low = 1;
     int64_t high = 16;
-    while (SymptomWith(high).empty()) {
-      FUSOR_ASSERT(high < int64_t{1} << 40, "pass {} fails only sometimes",
-                   entry_.name);
-      low = high + 1;
-      high *= 16;
+    if (options_.symptom == Symptom::kCrash) {
+      while (SymptomWith(high).empty()) {
+        FUSOR_ASSERT(high < int64_t{1} << 40, "pass {} fails only sometimes",
+                     entry_.name);
+        low = high + 1;
+        high *= 16;
+      }
+    } else {
+      high = CountRewrites();
     }
     while (low < high) {
       const int64_t middle = low + (high - low) / 2;
@@ -145,6 +150,13 @@ class Probe {
       }
     }
     return high;
+  }
+
+  int64_t CountRewrites() const {
+    const auto graph = before_->graph->Clone();
+    PassContext context = Context(-1);
+    entry_.run(*graph, context);
+    return static_cast<int64_t>(context.applications().size());
   }
 
   // Returns the first rewrite beyond `fuel`.
@@ -287,7 +299,7 @@ class Bisection {
   }
 
   BisectResult Explain(size_t bad);
-  void NameApplication(const Probe& probe, size_t bad, BisectResult& result);
+  int64_t NameApplication(const Probe& probe, size_t bad, BisectResult& result);
 
   void Say(const std::string& line) const {
     if (options_.progress) options_.progress(line);
@@ -324,7 +336,7 @@ BisectResult Bisection::Explain(size_t bad) {
     result.symptom = SymptomAfter(bad);
     return result;
   }
-  NameApplication(probe, bad, result);
+  result.reduced_application = NameApplication(probe, bad, result);
   if (options_.reduce) {
     result.reduced = ReduceCase(result.reduced, [&](const TestCase& smaller) {
       probe.Prepare(smaller);
@@ -333,15 +345,17 @@ BisectResult Bisection::Explain(size_t bad) {
     Say(fmt::format("{} nodes left", result.reduced.graph->nodes().size()));
     probe.Prepare(result.reduced);
     result.symptom = probe.SymptomWith(-1);
+    result.reduced_application = probe.FirstApplication();
   }
-  result.reduced_application = probe.FirstApplication();
   return result;
 }
 
-void Bisection::NameApplication(const Probe& probe, size_t bad,
-                                BisectResult& result) {
+// Returns the number of the faulty rewrite in this run of its pass; 0 if there
+// is none.
+int64_t Bisection::NameApplication(const Probe& probe, size_t bad,
+                                   BisectResult& result) {
   const int64_t n = probe.FirstApplication();
-  if (n == 0) return;
+  if (n == 0) return 0;
   const size_t done = bad == 0 ? 0 : snapshots_[bad - 1].applications;
   result.application =
       n + std::count_if(applications_.begin(),
@@ -354,6 +368,7 @@ void Bisection::NameApplication(const Probe& probe, size_t bad,
   result.location = next->location;
   Say(fmt::format("in its rewrite {}, of {}", result.application,
                   result.subject));
+  return n;
 }
 
 }  // namespace
