@@ -44,31 +44,30 @@ struct Place {
   int epoch;
 };
 
-// Records an access to a byte. Describes the access that it conflicts with, or
-// returns "".
-std::string TouchByte(Trace& trace, const Place& at, bool write) {
+// The access that another one races with.
+enum class Race : uint8_t { kNone, kWithWrite, kWithRead };
+
+// Records an access to a byte unless it races.
+Race TouchByte(Trace& trace, const Place& at, bool write) {
   const bool after_write =
       trace.write_block != Trace::kNobody &&
       (trace.write_block != at.block ||
        (trace.write_epoch == at.epoch && trace.write_thread != at.thread));
-  if (after_write) {
-    return fmt::format("races with thread {} of block {}, which writes it",
-                       trace.write_thread, trace.write_block);
-  }
+  if (after_write) return Race::kWithWrite;
   if (write) {
     const bool after_read =
         trace.read_block != Trace::kNobody &&
         (trace.read_block != at.block ||
          (trace.read_epoch == at.epoch && trace.read_thread != at.thread));
-    if (after_read) return "races with another thread, which reads it";
+    if (after_read) return Race::kWithRead;
     trace.write_block = at.block;
     trace.write_thread = at.thread;
     trace.write_epoch = at.epoch;
-    return "";
+    return Race::kNone;
   }
   if (trace.read_block != Trace::kNobody && trace.read_block != at.block) {
     trace.read_block = Trace::kSeveral;
-    return "";
+    return Race::kNone;
   }
   const bool joins =
       trace.read_block == at.block && trace.read_epoch == at.epoch;
@@ -76,7 +75,7 @@ std::string TouchByte(Trace& trace, const Place& at, bool write) {
       joins && trace.read_thread != at.thread ? Trace::kSeveral : at.thread;
   trace.read_block = at.block;
   trace.read_epoch = at.epoch;
-  return "";
+  return Race::kNone;
 }
 
 // Memory that the kernel may access.
@@ -443,11 +442,16 @@ class Launcher {
                     int64_t offset, size_t bytes, bool write) {
     const char* verb = write ? "writes" : "reads";
     for (size_t i = 0; i < bytes; ++i) {
-      const std::string conflict =
+      const Trace& trace = traces[offset + i];
+      const Race race =
           TouchByte(traces[offset + i], {block_, thread_, epoch_}, write);
-      if (conflict.empty()) continue;
-      return Fail(fmt::format("{} byte {} of {} and {}", verb, offset + i, name,
-                              conflict));
+      if (race == Race::kNone) continue;
+      return Fail(fmt::format(
+          "{} byte {} of {} and races with {}", verb, offset + i, name,
+          race == Race::kWithRead
+              ? "another thread, which reads it"
+              : fmt::format("thread {} of block {}, which writes it",
+                            trace.write_thread, trace.write_block)));
     }
   }
 

@@ -1,6 +1,7 @@
 #include "tools/inspect/bisect/draw_inputs.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 
@@ -78,8 +79,12 @@ ir::Tensor DrawInput(const ir::Input& input, uint64_t seed) {
   const auto low = static_cast<uint32_t>(stream);
   const auto high = static_cast<uint32_t>(stream >> 32);
   tensor.data.reserve(elements);
+  std::array<uint32_t, 4> block{};
   for (size_t i = 0; i < elements; ++i) {
-    const double u = RandomUniform(seed, low, high, 0, i);
+    if (i % 4 == 0) {
+      block = Philox({static_cast<uint32_t>(i / 4), low, high, 0}, seed);
+    }
+    const double u = UniformFloat(block[i % 4]);
     tensor.data.push_back(ir::RoundTo(tensor.type.dtype, distribution(u)));
   }
   return tensor;
