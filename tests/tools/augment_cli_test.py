@@ -6,14 +6,14 @@ import re
 import unittest
 
 from cli_case import TINY_FILES, USAGE, CliTest
+from small_network import NETWORK
 
 # Ops that the device can do.
 COLOURS = ("--color-jitter", "0.3", "--lighting", "0.1", "--gray", "0.3",
            "--random-erase", "0.5")
 DEVICE = ("--augment-on", "device")
 # Four batches per epoch of the 20 samples.
-RUN = (*TINY_FILES[:-1], "8", "-b", "5", "--image-size", "32", "--threads", "1",
-       "--num-classes", "5")
+RUN = (*TINY_FILES[:-1], "8", "-b", "5", "--arch", NETWORK, "--threads", "1")
 ALL = ("--auto-augment", "ra", "--ra-magnitude", "12", "--random-erase", "0.5",
        "--color-jitter", "0.4,0.3,0.2,0.1", "--lighting", "0.1", "--gray",
        "0.3", "--blur", "0.5", "--ra-sampler", "--ra-reps", "2",
@@ -109,8 +109,7 @@ class AugmentTest(CliTest):
                              "random-resized-crop", *COLOURS, *DEVICE,
                              "--warmup", "1", "--iterations", "2")
         self.assertGreater(report["data"]["images_per_second"], 0)
-        model = ("-a", "resnet20-cifar", "-b", "5", "--image-size", "32",
-                 "--threads", "1", "--num-classes", "5")
+        model = ("-a", NETWORK, "-b", "5", "--threads", "1")
         step = self.folder / "step.fusor"
         self.succeeds("compile", *model, *DEVICE, "-o", step)
         ran = self.report("run", step, self.samples, *COLOURS,

@@ -12,11 +12,12 @@ import unittest
 import zipfile
 
 from cli_case import DATA, GRAPH, USAGE, CliTest
+from small_network import NETWORK
 
 FORMATS = ["pixels", "jpeg", "tfrecord", "recordio", "webdataset"]
 # A training run with evaluations that is the same in all formats. The number of
 # threads is fixed, since the bits may depend on it.
-RUN = ("--arch", "resnet20-cifar", "-b", "4", "--threads", "1",
+RUN = ("--arch", NETWORK, "-b", "4", "--threads", "1",
        "--train-transform", "random-resized-crop", "--val-transform",
        "centre-crop", "--epochs", "2")
 

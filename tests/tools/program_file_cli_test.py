@@ -10,11 +10,12 @@ import tempfile
 import unittest
 
 from noise_images import make_images
+from small_network import NETWORK
 
 FUSOR = sys.argv.pop(1)
 USAGE, GRAPH, DEVICE = 2, 3, 6
 
-MODEL = ("-a", "resnet20-cifar", "-b", "4", "--threads", "1")
+MODEL = ("-a", NETWORK, "-b", "4", "--threads", "1")
 # These must be equal however a step was made.
 BITS = ("losses", "loss_hash", "state_hash", "parameter_hash")
 

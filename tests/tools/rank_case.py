@@ -1,7 +1,6 @@
 """Shared by tests of fusor train on several ranks. The first argument of a
 program that imports this is the fusor to test."""
 
-import atexit
 import json
 import os
 import pathlib
@@ -13,13 +12,9 @@ import tempfile
 import unittest
 
 import noise_images
-from small_network import small_network
+from small_network import NETWORK
 
 FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
-_FILES = tempfile.TemporaryDirectory()
-atexit.register(_FILES.cleanup)
-NETWORK = pathlib.Path(_FILES.name) / "network.onnx"
-NETWORK.write_bytes(small_network())
 SIZE = ["--arch", str(NETWORK), "--num-classes", "5", "--threads", "1", "-b",
         "4"]
 LAUNCHER_VARIABLES = re.compile(

@@ -1,6 +1,9 @@
 """A small network for tests that do not depend on the architecture."""
 
+import atexit
+import pathlib
 import random
+import tempfile
 
 from onnx_file import floats, model, node, value
 
@@ -64,3 +67,10 @@ def small_network():
     logits = linear("head", x, 5)
     return model(nodes, [value("images", ["N", 3, 32, 32])],
                  [value(logits, ["N", 5])], tensors)
+
+
+_FOLDER = tempfile.TemporaryDirectory()
+atexit.register(_FOLDER.cleanup)
+# Its file, for --arch. It takes images of 32 x 32 pixels and has 5 classes.
+NETWORK = pathlib.Path(_FOLDER.name) / "network.onnx"
+NETWORK.write_bytes(small_network())

@@ -12,7 +12,7 @@ import tempfile
 import time
 import unittest
 
-from small_network import small_network
+from small_network import NETWORK
 
 FUSOR = sys.argv.pop(1)
 USAGE, GRAPH = 2, 3
@@ -36,8 +36,6 @@ class TuneCase(unittest.TestCase):
         cls.shared = tempfile.TemporaryDirectory()
         cls.cache = pathlib.Path(cls.shared.name) / "cache"
         cls.choices = pathlib.Path(cls.shared.name) / "choices.txt"
-        cls.network = pathlib.Path(cls.shared.name) / "network.onnx"
-        cls.network.write_bytes(small_network())
         cls.fill()
 
     @classmethod
@@ -189,7 +187,7 @@ class AutoTest(TuneCase):
     def fill(cls):
         # Given flags are not searched.
         cls.chosen = cls.json_of(
-            "bench", "-a", cls.network, "--threads", 1, "--fusion", "on",
+            "bench", "-a", NETWORK, "--threads", 1, "--fusion", "on",
             "--amp", "--auto", "--auto-budget", 10, "--choices", cls.choices)
 
     def test_the_table_has_the_fastest_configuration(self):
@@ -236,7 +234,7 @@ class AutoTest(TuneCase):
         return "\n".join([*kept, *lines, f"end {len(lines)}"]) + "\n"
 
     def test_training_chooses_once_and_resumes_with_the_same(self):
-        run = ["train", "--synthetic", "-a", self.network, "--threads", 1,
+        run = ["train", "--synthetic", "-a", NETWORK, "--threads", 1,
                "--fusion", "on", "--dtype", "fp32", "--training-only", "--auto",
                "--auto-budget", 1, "--workspace", self.folder / "w",
                "--resume", "auto"]
@@ -260,7 +258,7 @@ class AutoTest(TuneCase):
         self.run_fusor("data", "make-samples", "--out", data,
                        "--train-images", 8, "--val-images", 2)
         run = ["launch", "--nproc-per-node", 2, "--", "train", data, "-a",
-               self.network, "-b", 2, "--fusion", "on", "--dtype", "fp32",
+               NETWORK, "-b", 2, "--fusion", "on", "--dtype", "fp32",
                "--winograd", "on", "--training-only", "--train-transform",
                "random-resized-crop", "--iterations", 2, "--auto",
                "--auto-budget", 1]
@@ -279,7 +277,7 @@ class AutoTest(TuneCase):
     def test_rn50_chooses_and_trains(self):
         result = subprocess.run(
             [pathlib.Path(FUSOR).with_name("rn50"), *map(str, [
-                "--synthetic", "-a", self.network, "--threads", 1, "--fusion",
+                "--synthetic", "-a", NETWORK, "--threads", 1, "--fusion",
                 "on", "--dtype", "fp32", "--training-only", "--auto",
                 "--auto-budget", 1, "--workspace", self.folder / "w",
                 "--iterations", 1])],
