@@ -12,9 +12,11 @@ import sys
 import tempfile
 import unittest
 
+from small_network import NETWORK
+
 FUSOR = sys.argv.pop(1)
-TINY = ["train", "--synthetic", "--arch", "resnet20-cifar", "-b", "4",
-        "--num-classes", "10", "--kernel-cache", "off", "--training-only"]
+TINY = ["train", "--synthetic", "--arch", NETWORK, "-b", "4",
+        "--kernel-cache", "off", "--training-only"]
 
 
 def fusor(*args):
@@ -61,8 +63,8 @@ class TrainingTest(unittest.TestCase):
                  ["--param-group", "fc:lr=1"]),
                 ("--param-group '(': not a regular expression",
                  ["--param-group", "(:lr-scale=1"]),
-                ("parameter group 'head': matches no parameter of",
-                 ["--param-group", "head:lr-scale=10"]),
+                ("parameter group 'fc': matches no parameter of",
+                 ["--param-group", "fc:lr-scale=10"]),
                 ("--opt-level O0 is fp32: expected no --amp",
                  ["--opt-level", "O0", "--amp"]),
                 ("--opt-level O0 is fp32: expected no --dtype bf16",
@@ -136,8 +138,8 @@ class TrainingTest(unittest.TestCase):
                 ("rmsprop", "--momentum", "0", "--alpha", "0.9"),
                 ("rmsprop-tf", "--eps", "1e-3"),
                 ("lamb", "--beta2", "0.99", "--amp", "--bn-weight-decay"),
-                ("adam", "--param-group", "^fc:lr-scale=10,weight-decay=0",
-                 "--param-group", "conv:lr-scale=0.5")):
+                ("adam", "--param-group", "^head:lr-scale=10,weight-decay=0",
+                 "--param-group", "second:lr-scale=0.5")):
             with self.subTest(optimizer=optimizer):
                 out, _ = self.run_json("--optimizer", *optimizer, "--lr",
                                        "0.01", "--iterations", "3", "--verify")
