@@ -37,11 +37,18 @@ struct Tile {
   }
 };
 
+// Divides the extent into tiles of that size and, if possible, of the next
+// smaller one, because the sums of a much smaller tile do not hide the latency
+// of FMAs.
 std::vector<TileRange> Tiles(int64_t extent, int64_t size) {
   std::vector<TileRange> ranges;
-  if (extent >= size) ranges.push_back({0, extent / size, size});
-  if (extent % size > 0) {
-    ranges.push_back({extent / size * size, 1, extent % size});
+  const int64_t tiles = (extent + size - 1) / size;
+  const int64_t missing = tiles * size - extent;
+  const int64_t full = missing < tiles ? tiles - missing : extent / size;
+  if (full > 0) ranges.push_back({0, full, size});
+  if (full < tiles) {
+    ranges.push_back(
+        {full * size, tiles - full, (extent - full * size) / (tiles - full)});
   }
   return ranges;
 }

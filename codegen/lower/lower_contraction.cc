@@ -19,6 +19,9 @@ using ir::Value;
 
 // Summed indices whose statements are unrolled.
 constexpr int64_t kUnrolled = 8;
+// Tiles that load elements at this distance, or a larger one, use few elements
+// per cache line, and many pages.
+constexpr int64_t kDistantBytes = 1024;
 
 // Kernel axes of the current tile; -1: none.
 struct TileAxes {
@@ -66,6 +69,8 @@ class ContractionLowering {
   int64_t VectorExtent(size_t columns) const;
 
   void MakeNest();
+  Index FactorIndex(int factor) const;
+  bool IsDistant(int factor) const;
   bool MustPack() const;
   void EmitPacking(size_t columns);
   void EmitRowPacking(size_t rows);
@@ -128,6 +133,13 @@ DType SumDType(const Node& node) {
 // Returns whether reading the value costs more than a load.
 bool IsComputed(const Value& value) {
   return value.producer() != nullptr || ir::DTypeSize(value.type().dtype) < 4;
+}
+
+// Returns whether a map skips elements. Each cache line then has few elements
+// to load, once per tile of columns.
+bool IsStrided(const ir::IndexMap& map) {
+  return std::any_of(map.begin(), map.end(),
+                     [](const ir::DimMap& dim) { return dim.scale != 1; });
 }
 
 LoweredKernel ContractionLowering::Lower() {
@@ -225,19 +237,32 @@ void ContractionLowering::AddColumnParts(size_t columns, int column_tile) {
 
 // --- Packing -----------------------------------------------------------------
 
-// Returns whether the column factor is first stored in the order in which tiles
-// read it: if vectors are not contiguous, or if many tiles would compute it.
-bool ContractionLowering::MustPack() const {
+// Returns the element of the factor whose terms are axes of the nest.
+Index ContractionLowering::FactorIndex(int factor) const {
   Parts unit(nest_->axes().size());
   for (size_t a = 0; a < unit.size(); ++a) {
     unit[a] = {{static_cast<int>(a), 1}};
   }
+  return nest_->Offset(FactorAccess(factor), unit);
+}
+
+// Returns whether consecutive summed elements of the factor are far apart.
+bool ContractionLowering::IsDistant(int factor) const {
+  if (plan_.summed.empty()) return false;
+  return CoefficientOf(FactorIndex(factor), plan_.summed.back()) *
+             ir::DTypeSize(node().input(factor)->type().dtype) >=
+         kDistantBytes;
+}
+
+// Returns whether the column factor is first stored in the order in which tiles
+// read it: if vectors are not contiguous, or if many tiles would compute it or
+// load distant elements.
+bool ContractionLowering::MustPack() const {
   const int column = contraction_.column_factor;
-  const Index index = nest_->Offset(FactorAccess(column), unit);
-  if (CoefficientOf(index, plan_.vector_axis) != 1) return true;
+  if (CoefficientOf(FactorIndex(column), plan_.vector_axis) != 1) return true;
   int64_t tiles = 1;
   for (const TileRange& range : plan_.rows) tiles += range.tiles;
-  return IsComputed(*node().input(column)) && tiles > 2;
+  return tiles > 2 && (IsComputed(*node().input(column)) || IsDistant(column));
 }
 
 // Returns the element of the packed column factor at the present indices:
@@ -263,15 +288,12 @@ Index ContractionLowering::PackedIndex(size_t columns) const {
   return index;
 }
 
-// Returns the axes along which a task reads the row factor, the contiguous one
-// last.
+// Returns the axes along which a task reads the row factor, in the order in
+// which it is stored: a task of many distant rows would read parts of cache
+// lines.
 std::vector<ContractionLowering::RowPart> ContractionLowering::RowParts(
     size_t rows) const {
-  Parts unit(nest_->axes().size());
-  for (size_t a = 0; a < unit.size(); ++a) {
-    unit[a] = {{static_cast<int>(a), 1}};
-  }
-  const Index index = nest_->Offset(FactorAccess(row_factor()), unit);
+  const Index index = FactorIndex(row_factor());
   std::vector<RowPart> parts;
   for (const SplitAxis& split : plan_.other_rows) {
     parts.push_back({split.axis, split.inner});
@@ -285,13 +307,10 @@ std::vector<ContractionLowering::RowPart> ContractionLowering::RowParts(
     parts.push_back({plan_.summed[i],
                      Extent(plan_.summed[i]) / (i == 0 ? plan_.chunks : 1)});
   }
-  const auto contiguous =
-      std::find_if(parts.begin(), parts.end(), [&](const RowPart& part) {
-        return CoefficientOf(index, part.axis) == 1;
+  std::stable_sort(
+      parts.begin(), parts.end(), [&](const RowPart& a, const RowPart& b) {
+        return CoefficientOf(index, a.axis) > CoefficientOf(index, b.axis);
       });
-  if (contiguous != parts.end()) {
-    std::rotate(contiguous, contiguous + 1, parts.end());
-  }
   int64_t stride = 1;
   for (size_t i = parts.size(); i-- > 0;) {
     parts[i].stride = stride;
@@ -300,11 +319,15 @@ std::vector<ContractionLowering::RowPart> ContractionLowering::RowParts(
   return parts;
 }
 
-// Emits loops that compute the task's part of the row factor, if it fits in a
-// local buffer.
+// Emits loops that compute the task's part of the row factor, or gather its
+// elements if they are far apart, if it fits in a local buffer.
 void ContractionLowering::EmitRowPacking(size_t rows) {
   packed_rows_ = -1;
-  if (!IsComputed(*node().input(row_factor()))) return;
+  const int row = row_factor();
+  if (!IsComputed(*node().input(row)) && !IsDistant(row) &&
+      !IsStrided(contraction_.factors[row])) {
+    return;
+  }
   row_parts_ = RowParts(rows);
   const int64_t elements =
       row_parts_.empty() ? 1 : row_parts_[0].stride * row_parts_[0].extent;
@@ -322,9 +345,9 @@ void ContractionLowering::EmitRowPacking(size_t rows) {
     index.terms.push_back({axis, part.stride});
   }
   emitter_->SetParts(parts_);
-  builder_.Store(packed_rows_, std::move(index),
-                 emitter_->EvalAt(node().input(row_factor()),
-                                  contraction_.factors[row_factor()]));
+  builder_.Store(
+      packed_rows_, std::move(index),
+      emitter_->EvalAt(node().input(row), contraction_.factors[row]));
   parts_ = task_parts_;
 }
 

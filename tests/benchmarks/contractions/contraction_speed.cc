@@ -1,9 +1,9 @@
 // Measures the generated kernels of ResNet-50's 1x1 convolutions beside
 // oneDNN's, in the layouts that oneDNN prefers: each shape in three directions,
 // alone and with x = relu(y * scale + shift) computed from y (forward, weight
-// gradient). The library then needs a kernel of its own for x. All variants of
-// a shape run alternately; prints medians, as a Markdown table, beside the
-// speed of FMAs on registers alone.
+// gradient). The library then needs a kernel of its own for x. Measures matmuls
+// of a ViT-B/16, too. All variants of a shape run alternately; prints medians,
+// as a Markdown table, beside the speed of FMAs on registers alone.
 
 #include <fmt/format.h>
 
@@ -36,6 +36,23 @@ constexpr ConvShape kShapes[] = {
     {512, 128, 28, 1, 3},  {512, 256, 28, 1, 1},   {256, 1024, 14, 1, 6},
     {512, 1024, 28, 2, 1}, {1024, 256, 14, 1, 5},  {1024, 512, 14, 1, 1},
     {512, 2048, 7, 1, 3},  {1024, 2048, 14, 2, 1}, {2048, 512, 7, 1, 2}};
+
+// [batch, m, k] x [batch, k, n].
+struct MatmulShape {
+  const char* name;
+  int64_t batch, m, k, n;  // batch 0: no such dimension
+  bool transpose_a, transpose_b;
+};
+
+// Of four images.
+constexpr MatmulShape kMatmuls[] = {
+    {"perceptron, forward", 0, 788, 768, 3072, false, true},
+    {"perceptron, data gradient", 0, 788, 3072, 768, false, false},
+    {"perceptron, weight gradient", 0, 3072, 788, 768, true, false},
+    {"projection, forward", 0, 788, 768, 768, false, true},
+    {"scores of attention", 48, 197, 64, 197, false, true},
+    {"values of attention", 48, 197, 197, 64, false, false},
+    {"gradient of values", 48, 197, 197, 64, true, false}};
 
 constexpr const char* kDirections[] = {"forward", "data", "weight"};
 
@@ -295,10 +312,46 @@ class ConvCase {
   ir::Attrs attrs_;
 };
 
+// Returns the generated kernel of a matmul, and the library's call.
+std::vector<Bench::Program> MatmulPrograms(Bench& bench,
+                                           const MatmulShape& shape) {
+  const auto type = [&](int64_t rows, int64_t columns) {
+    ir::Shape dims{rows, columns};
+    if (shape.batch > 0) dims.insert(dims.begin(), shape.batch);
+    return ir::TensorType{ir::DType::kF32, dims, {}};
+  };
+  ir::Graph graph("matmul");
+  ir::Builder b(graph);
+  ir::Value* x = graph.AddInput(
+      shape.transpose_a ? type(shape.k, shape.m) : type(shape.m, shape.k),
+      ir::InputRole::kData, "x");
+  ir::Value* y = graph.AddInput(
+      shape.transpose_b ? type(shape.n, shape.k) : type(shape.k, shape.n),
+      ir::InputRole::kData, "y");
+  ir::Value* z = b.Matmul(x, y, shape.transpose_a, shape.transpose_b);
+  graph.AddOutput(z, "z");
+  codegen::LibraryCall call;
+  call.op = z->producer()->kind();
+  call.attrs = z->producer()->attrs();
+  call.operands = {x->type(), y->type()};
+  call.results = {z->type()};
+  std::vector<void*> args;
+  for (const ir::Value* value : {x, y, z}) {
+    args.push_back(bench.Allocate(value->type().num_bytes()));
+  }
+  std::vector<Bench::Program> programs(2);
+  bench.AddKernel(
+      codegen::LowerContraction(graph, bench.target(), false).kernel, args,
+      programs[0]);
+  bench.AddCall(call, args, programs[1]);
+  return programs;
+}
+
 struct Options {
   int64_t batch = 16;
   int rounds = 15;
   int shapes = std::size(kShapes);
+  int matmuls = std::size(kMatmuls);
   int threads = 2;
   bool cpu_time = false;
 };
@@ -308,6 +361,36 @@ struct Totals {
   double seconds[4] = {};
   double gflop = 0;
 };
+
+void RunRounds(Bench& bench, int rounds,
+               std::vector<Bench::Program>& programs) {
+  for (int round = -1; round < rounds; ++round) {
+    for (Bench::Program& program : programs) bench.Run(program);
+    if (round >= 0) continue;
+    for (Bench::Program& program : programs) program.seconds.clear();
+  }
+}
+
+void MeasureMatmuls(Bench& bench, const Options& options) {
+  fmt::print(
+      "\n| matmul | generated GFLOP/s | oneDNN GFLOP/s | oneDNN / generated "
+      "time |\n|---|---|---|---|\n");
+  const size_t kept = bench.num_memories();
+  for (int i = 0; i < options.matmuls; ++i) {
+    const MatmulShape& shape = kMatmuls[i];
+    std::vector<Bench::Program> programs = MatmulPrograms(bench, shape);
+    RunRounds(bench, options.rounds, programs);
+    const double gflop =
+        2e-9 * static_cast<double>(std::max<int64_t>(1, shape.batch) * shape.m *
+                                   shape.k * shape.n);
+    const double generated = Median(programs[0].seconds);
+    const double library = Median(programs[1].seconds);
+    fmt::print("| {} | {:.0f} | {:.0f} | {:.2f} |\n", shape.name,
+               gflop / generated, gflop / library, library / generated);
+    std::fflush(stdout);
+    bench.Free(kept);
+  }
+}
 
 void Measure(Bench& bench, const Options& options) {
   int64_t fmas = 0;
@@ -333,12 +416,8 @@ void Measure(Bench& bench, const Options& options) {
         programs.push_back(conv.Generated(*best, computed));
         programs.push_back(conv.Library(*best, computed));
       }
-      for (int round = -1; round < options.rounds; ++round) {
-        for (Bench::Program& program : programs) bench.Run(program);
-        bench.Run(limit);
-        if (round >= 0) continue;
-        for (Bench::Program& program : programs) program.seconds.clear();
-      }
+      RunRounds(bench, options.rounds, programs);
+      for (int round = 0; round < options.rounds; ++round) bench.Run(limit);
       const int64_t size = (shape.image - 1) / shape.stride + 1;
       const double gflop =
           2e-9 * static_cast<double>(options.batch * size * size * shape.in *
@@ -370,6 +449,7 @@ void Measure(Bench& bench, const Options& options) {
         t.seconds[1] / t.seconds[0],
         d == 1 ? "" : fmt::format("{:.2f}", t.seconds[3] / t.seconds[2]));
   }
+  MeasureMatmuls(bench, options);
   fmt::print("\nFMA limit: {:.0f} GFLOP/s\n",
              2e-9 * static_cast<double>(fmas) / Median(limit.seconds));
 }
@@ -381,7 +461,8 @@ int main(int argc, char** argv) {
   CLI::App app("Compare generated 1x1 convolutions with oneDNN's");
   app.add_option("--batch", options.batch, "Images");
   app.add_option("--rounds", options.rounds, "Runs of each variant");
-  app.add_option("--shapes", options.shapes, "Only the first shapes");
+  app.add_option("--shapes", options.shapes, "Only the first convolutions");
+  app.add_option("--matmuls", options.matmuls, "Only the first matmuls");
   app.add_option("--threads", options.threads, "Threads");
   app.add_flag("--cpu-time", options.cpu_time,
                "Measure time of CPUs, for busy machines");

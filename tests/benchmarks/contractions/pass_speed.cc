@@ -1,0 +1,131 @@
+// Measures training steps of models with a pass and without it. Both run
+// alternately in one process; prints medians as a Markdown table.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <ctime>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "codegen/compiler.h"
+#include "ir/support/statistics.h"
+#include "models/import/torch_importer.h"
+#include "models/model.h"
+#include "runtime/backend/backend_loader.h"
+#include "runtime/program.h"
+#include "runtime/session.h"
+#include "runtime/state_store.h"
+
+namespace {
+
+using namespace fusor;  // NOLINT(google-build-using-namespace)
+
+struct Options {
+  std::string pass = "fuse_contraction";
+  std::vector<std::string> models{"resnet50-v1.5"};  // names or .pt2 files
+  int64_t batch = 8;
+  int64_t image_size = 224;
+  int rounds = 9;
+  int threads = 2;
+};
+
+// Seconds of all threads: time that other programs take does not count, nor
+// does waiting.
+double Now() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) +
+         1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+class Training {
+ public:
+  Training(const std::string& model, const Options& options, bool with)
+      : session_(runtime::LoadBackend("cpu"), {.threads = options.threads}) {
+    const models::ModelOptions model_options{.batch = options.batch,
+                                             .image_size = options.image_size};
+    codegen::CompileOptions compile;
+    compile.verification = passes::Verification::kOff;
+    if (!with) compile.passes.disabled.insert(options.pass);
+    const auto phase = models::Phase::kTrain;
+    program_ = &session_.Compile(
+        model.ends_with(".pt2")
+            ? models::BuildModel(models::ImportTorch(model), phase,
+                                 model_options)
+                  .graph
+            : models::BuildModel(model, phase, model_options).graph,
+        codegen::ProgramKind::kTrain, compile);
+    session_.state().Initialize(1);
+    std::vector<uint8_t> images(options.batch * options.image_size *
+                                options.image_size * 3);
+    for (size_t i = 0; i < images.size(); ++i) images[i] = i * 37 % 251;
+    const std::vector<int32_t> labels(options.batch, 3);
+    const float rate = 0.001F;
+    Set("images", images.data(), images.size());
+    Set("labels", labels.data(), 4 * labels.size());
+    Set("lr", &rate, sizeof(rate));
+  }
+
+  void Run() {
+    const double start = Now();
+    program_->Run();
+    program_->Read(program_->FindOutput("loss"));
+    seconds_.push_back(Now() - start);
+  }
+  void Forget() { seconds_.clear(); }
+  double median() const { return Median(seconds_); }
+
+ private:
+  void Set(const std::string& name, const void* data, size_t bytes) {
+    program_->SetInput(program_->FindInput(name), data, bytes);
+  }
+
+  runtime::Session session_;
+  runtime::Program* program_;
+  std::vector<double> seconds_;
+};
+
+void Measure(const Options& options) {
+  fmt::print(
+      "| model | with {0} | without | without / with |\n|---|---|---|---|\n",
+      options.pass);
+  for (const std::string& model : options.models) {
+    Training with(model, options, true);
+    Training without(model, options, false);
+    for (int round = -1; round < options.rounds; ++round) {
+      with.Run();
+      without.Run();
+      if (round >= 0) continue;
+      with.Forget();
+      without.Forget();
+    }
+    fmt::print("| {} | {:.0f} ms | {:.0f} ms | {:.3f} |\n", model,
+               1e3 * with.median(), 1e3 * without.median(),
+               without.median() / with.median());
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Measure training steps with a pass and without it");
+  app.add_option("--pass", options.pass, "Name of the pass");
+  app.add_option("--models", options.models, "Names or .pt2 files");
+  app.add_option("--batch", options.batch, "Images");
+  app.add_option("--image-size", options.image_size, "Height and width");
+  app.add_option("--rounds", options.rounds, "Steps of each variant");
+  app.add_option("--threads", options.threads, "Threads");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    Measure(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "pass_speed: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}
