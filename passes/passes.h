@@ -386,6 +386,13 @@ bool SumPooledGradient(ir::Graph& graph, PassContext& context);
 // pool_epilogues.
 bool FusePool(ir::Graph& graph, PassContext& context);
 
+// Generates kernels for the matmuls and 1x1 convolutions for which they are
+// estimated to be faster than the library, with the elementwise nodes that they
+// are fused with; see fuse_contraction.cc. Does nothing with eager rounding,
+// and on targets where the kernels have not been measured. Counts contractions,
+// contraction_prologues and contraction_epilogues.
+bool FuseContraction(ir::Graph& graph, PassContext& context);
+
 // Groups fusible nodes into `fusion` nodes; see fuse.cc for the algorithm. With
 // fusion off, only merges nodes that are free to recompute into their consumer.
 bool Fuse(ir::Graph& graph, PassContext& context);

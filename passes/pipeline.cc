@@ -65,6 +65,8 @@ constexpr PassEntry kPipeline[] = {
      "after normalisations are lowered to sums, before fusion"},
     {"fuse_pool", FusePool, Stage::kOptimize, true,
      "before general fusion: values fused with a pool are not stored"},
+    {"fuse_contraction", FuseContraction, Stage::kOptimize, true,
+     "before general fusion, which would store what contractions compute"},
     {"fuse", Fuse, Stage::kOptimize, false,
      "last pass on single ops; without fusion one kernel per op"},
     {"bucket_gradients", BucketGradients, Stage::kOptimize, false,

@@ -52,8 +52,8 @@ struct LibraryPlan {
 // calling thread's OpenMP regions (ThreadCount).
 LibraryPlan PlanLibraryCall(const codegen::LibraryCall& call);
 
-// Returns the candidates for a convolution, a pooling node, or a copy that a
-// generated kernel makes faster, best first; empty for other ops and
+// Returns the candidates for a convolution, a pooling node, a matmul, or a copy
+// that a generated kernel makes faster, best first; empty for other ops and
 // unsupported types. Throws kGraph if images are too large for oneDNN.
 // `target.channel_block()` is the block size of activations.
 std::vector<ir::LibraryCandidate> LibraryCandidates(const ir::Node& node,

@@ -308,6 +308,30 @@ std::vector<LibraryCandidate> CopyCandidates(const Node& node) {
   return {c};
 }
 
+// oneDNN's own kernels; its reference loops are no candidates. Operands and
+// result are row-major.
+std::vector<LibraryCandidate> MatmulCandidates(const Node& node,
+                                               const ir::Target& target) {
+  const TensorType& a = node.input(0)->type();
+  const TensorType& b = node.input(1)->type();
+  const TensorType& y = node.output()->type();
+  for (const TensorType* type : {&a, &b, &y}) {
+    if (!ToDnnl(type->dtype).has_value()) return {};
+  }
+  if (node.num_inputs() > 2 || node.attrs().Bool("relu")) return {};
+  const auto pd = Matmul(a, b, y, node.attrs());
+  if (!pd.has_value()) return {};
+  LibraryCandidate c;
+  c.name = c.algorithm = "matmul";
+  c.implementation = pd->impl_info_str();
+  if (c.implementation.find("ref") != std::string::npos) return {};
+  c.operands.resize(2);
+  c.results.resize(1);
+  c.modelled_ns = static_cast<int64_t>(
+      2.0 * static_cast<double>(ir::NodeMacs(node)) / target.peak_gflops_f32);
+  return {c};
+}
+
 // Returns the key under which a node's candidates are cached. Creating a
 // primitive descriptor takes up to a millisecond.
 std::string ProblemKey(const Node& node, const ir::Target& target) {
@@ -350,6 +374,7 @@ std::vector<LibraryCandidate> LibraryCandidates(const Node& node,
     return PoolCandidates(node, target);
   }
   if (node.kind() == ir::OpKind::kCopy) return CopyCandidates(node);
+  if (node.kind() == ir::OpKind::kMatmul) return MatmulCandidates(node, target);
   return {};
 }
 

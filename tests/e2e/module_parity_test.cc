@@ -367,7 +367,7 @@ TEST_P(MixedPrecisionBlocks, TrainVerified) {
 
 INSTANTIATE_TEST_SUITE_P(Networks, MixedPrecisionBlocks,
                          testing::Values("mobilenet_v2", "efficientnet",
-                                         "convnext", "densenet"),
+                                         "convnext", "vit", "densenet"),
                          [](const auto& param) { return param.param; });
 
 // The layout pass must not merge these casts into its copies.

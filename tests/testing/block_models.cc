@@ -56,6 +56,30 @@ class Blocks {
     return b_.Plus(x, y);
   }
 
+  // Patches of 2x2 pixels, attention with two heads, and a perceptron.
+  Value* VisionTransformer(Value* x) {
+    constexpr int64_t kTokens = kSize * kSize / 4;
+    b_.set_location("patches");
+    x = b_.Reshape(x, {kBatch, 16, kSize / 2, 2, kSize / 2, 2});
+    x = b_.Transpose(x, {0, 2, 4, 1, 3, 5});
+    x = Project(b_.Reshape(x, {kBatch, kTokens, 64}), 32);
+    x = b_.Plus(x,
+                b_.Broadcast(Weight({kTokens, 32}), x->type().shape, {1, 2}));
+    b_.set_location("attention");
+    Value* y = LayerNorm(x);
+    Value* query = Heads(Project(y, 32));
+    Value* scores = b_.Matmul(query, Heads(Project(y, 32)), false, true);
+    scores = b_.Softmax(b_.Times(scores, b_.ScalarLike(scores, 0.25)));
+    y = b_.Matmul(scores, Heads(Project(y, 32)));
+    y = b_.Reshape(b_.Transpose(y, {0, 2, 1, 3}), {kBatch, kTokens, 32});
+    x = b_.Plus(x, Project(y, 32));
+    b_.set_location("perceptron");
+    y = Project(b_.Gelu(Project(LayerNorm(x), 64)), 32);
+    x = LayerNorm(b_.Plus(x, y));
+    return b_.Reshape(b_.Transpose(x, {0, 2, 1}),
+                      {kBatch, 32, kSize / 2, kSize / 2});
+  }
+
   Value* DenseNet(Value* x) {
     for (int layer = 0; layer < 2; ++layer) {
       Value* y = Conv(b_.Relu(Norm(x)), 8, 3, 1, 1);
@@ -90,6 +114,24 @@ class Blocks {
     return graph_.AddInput(
         {ir::DType::kF32, {size}, {}}, role, Name(),
         {{"init", std::string("constant")}, {"value", value}});
+  }
+
+  Value* Project(Value* x, int64_t features) {
+    return b_.Linear(x, Weight({features, x->type().shape.back()}),
+                     Vector(InputRole::kBias, features, 0));
+  }
+
+  // Returns [batch, head, token, feature] of [batch, token, feature].
+  Value* Heads(Value* x) {
+    const ir::Shape& shape = x->type().shape;
+    x = b_.Reshape(x, {shape[0], shape[1], 2, shape[2] / 2});
+    return b_.Transpose(x, {0, 2, 1, 3});
+  }
+
+  Value* LayerNorm(Value* x) {
+    const int64_t features = x->type().shape.back();
+    return b_.LayerNorm(x, Vector(InputRole::kNormScale, features, 1),
+                        Vector(InputRole::kNormShift, features, 0.1), 1e-6);
   }
 
   Value* Conv(Value* x, int64_t channels, int64_t kernel, int64_t stride,
@@ -140,6 +182,8 @@ std::unique_ptr<ir::Graph> BlockModel(const std::string& name) {
     x = blocks.EfficientNet(x);
   } else if (name == "convnext") {
     x = blocks.ConvNext(x);
+  } else if (name == "vit") {
+    x = blocks.VisionTransformer(x);
   } else {
     FUSOR_ASSERT(name == "densenet", "no block of {}", name);
     x = blocks.DenseNet(x);

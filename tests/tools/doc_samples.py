@@ -78,8 +78,10 @@ MASKS = [(re.compile(lines), re.compile(varies)) for lines, varies in (
     (r"^ranks     ", r"(?<=: 0-1 on )[^;]+|(?<=:)\d+$"),
     (r"/tmp/fusor-failed-pass-", r"(?<=-)\w{6}$"),
 )]
-# Parts that depend on the machine: numbers, its name, and which steps are slowest.
+# Parts that depend on the machine: numbers, its name, which steps are slowest, and
+# what a pass that runs with AVX2 alone does.
 ELSEWHERE = [re.compile(varies) for varies in (
+    r"(?<= fuse_contraction ).*",
     r"(?<= )(k_\w+|\w+ by \w+:\w+) at .*", r'(?<=checksum":)".*"',
     r"cpu-avx\w+", r"AVX[-\w]*( with bf16)?", "-?" + NUMBER)]
 

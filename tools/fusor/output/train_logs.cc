@@ -11,6 +11,22 @@
 #include "tools/fusor/setup/session_setup.h"
 
 namespace fusor::tools {
+namespace {
+
+// Returns whether statements compute a convolution or matmul.
+bool Contracts(const std::vector<codegen::Stmt>& body) {
+  return std::any_of(body.begin(), body.end(), [](const codegen::Stmt& stmt) {
+    return stmt.kind == codegen::StmtKind::kContract || Contracts(stmt.body);
+  });
+}
+
+bool Contracts(const codegen::Kernel& kernel) {
+  return std::any_of(
+      kernel.phases.begin(), kernel.phases.end(),
+      [](const codegen::Phase& phase) { return Contracts(phase.body); });
+}
+
+}  // namespace
 
 ProfileShares MeasureShares(runtime::Program& program) {
   const std::vector<double> ms = program.Profile();
@@ -21,7 +37,8 @@ ProfileShares MeasureShares(runtime::Program& program) {
     const codegen::Step& step = plan.steps[i];
     total += ms[i];
     if (step.kind == codegen::StepKind::kLaunch) {
-      shares.kernels += ms[i];
+      const bool contracts = Contracts(plan.kernels[step.index].kernel);
+      (contracts ? shares.matrix : shares.kernels) += ms[i];
     } else if (step.flops > 0 &&
                !plan.calls[step.index].HasTrait(ir::OpTrait::kPooling)) {
       shares.matrix += ms[i];

@@ -20,7 +20,7 @@ namespace fusor::tools {
 // Shares of a step's time; they add up to 1.
 struct ProfileShares {
   double matrix = 0;   // convolutions and matmuls
-  double kernels = 0;  // generated kernels
+  double kernels = 0;  // other generated kernels
   double other = 0;    // other library calls
 };
 

@@ -1,0 +1,238 @@
+#include <gtest/gtest.h>
+
+#include "ir/verifier.h"
+#include "passes/passes.h"
+#include "tests/testing/graph_text.h"
+#include "tests/testing/modelled_library.h"
+
+namespace fusor::passes {
+namespace {
+
+// A normalisation of %y with ReLU, read by a 1x1 convolution and its weight
+// gradient.
+constexpr char kNormalised[] = R"(graph g {
+      %y = data : f32[16,64,56,56]{aBcd8b}
+      %dy = data : f32[16,256,56,56]{aBcd8b}
+      %scale = data : f32[64]
+      %w = weight : f32[256,64,1,1]
+      %s = broadcast(%scale) {dims=[1], shape=[16,64,56,56]}
+         : f32[16,64,56,56]{aBcd8b}
+      %n = mul(%y, %s) : f32[16,64,56,56]{aBcd8b} @"bn"
+      %x = relu(%n) : f32[16,64,56,56]{aBcd8b} @"relu"
+      %z = conv2d(%x, %w) : f32[16,256,56,56]{aBcd8b} @"conv"
+      %dw = conv2d_grad_weight(%x, %dy) {weight_shape=[256,64,1,1]}
+          : f32[256,64,1,1]{ABcd8b8a} @"conv"
+      return %z as "z", %dw as "dw"
+    })";
+
+class FuseContractionTest : public testing::Test {
+ protected:
+  // Runs the pass. Returns the decision on each product.
+  std::vector<Decision> Run(ir::Graph& graph, const PassOptions& options = {}) {
+    PassContext context(library_, options);
+    FuseContraction(graph, context);
+    ir::Verify(graph);
+    counters_ = context.counters();
+    return context.decisions();
+  }
+
+  test::ModelledLibrary library_{ir::FindTarget("cpu-avx2")};
+  std::map<std::string, int64_t> counters_;
+};
+
+TEST_F(FuseContractionTest, AllReadersComputeTheFactor) {
+  const auto graph = test::ParseOrDie(kNormalised);
+  const auto decisions = Run(*graph);
+  test::ExpectSameGraph(R"(graph g {
+      %y = data : f32[16,64,56,56]{aBcd8b}
+      %dy = data : f32[16,256,56,56]{aBcd8b}
+      %scale = data : f32[64]
+      %w = weight : f32[256,64,1,1]
+      %z = fusion(%scale, %y, %w) {rounding="fast"}
+         : f32[16,256,56,56]{aBcd8b} @"conv" {
+        %scale = data : f32[64]
+        %y = data : f32[16,64,56,56]{aBcd8b}
+        %w = data : f32[256,64,1,1]
+        %s = broadcast(%scale) {dims=[1], shape=[16,64,56,56]}
+           : f32[16,64,56,56]{aBcd8b}
+        %n = mul(%y, %s) : f32[16,64,56,56]{aBcd8b} @"bn"
+        %x = relu(%n) : f32[16,64,56,56]{aBcd8b} @"relu"
+        %z = conv2d(%x, %w) : f32[16,256,56,56]{aBcd8b} @"conv"
+        return %z as "z"
+      }
+      %dw = fusion(%scale, %y, %dy) {rounding="fast"}
+          : f32[256,64,1,1]{ABcd8b8a} @"conv" {
+        %scale = data : f32[64]
+        %y = data : f32[16,64,56,56]{aBcd8b}
+        %dy = data : f32[16,256,56,56]{aBcd8b}
+        %s = broadcast(%scale) {dims=[1], shape=[16,64,56,56]}
+           : f32[16,64,56,56]{aBcd8b}
+        %n = mul(%y, %s) : f32[16,64,56,56]{aBcd8b} @"bn"
+        %x = relu(%n) : f32[16,64,56,56]{aBcd8b} @"relu"
+        %dw = conv2d_grad_weight(%x, %dy) {weight_shape=[256,64,1,1]}
+            : f32[256,64,1,1]{ABcd8b8a} @"conv"
+        return %dw as "dw"
+      }
+      return %z as "z", %dw as "dw"
+    })",
+                        *graph);
+  ASSERT_EQ(decisions.size(), 2);
+  EXPECT_EQ(decisions[0].reason, "one kernel with producers");
+  // Together: a convolution alone would not be worth while.
+  EXPECT_LT(decisions[0].saved_ns, 0);
+  EXPECT_GT(decisions[0].saved_ns + decisions[1].saved_ns, 0);
+  EXPECT_EQ(counters_["contractions"], 2);
+  EXPECT_EQ(counters_["contraction_prologues"], 2);
+}
+
+TEST_F(FuseContractionTest, AnotherReaderKeepsTheFactor) {
+  std::string text = kNormalised;
+  text.insert(text.rfind(" as \"dw\"") + 8, ", %x as \"x\"");
+  const auto graph = test::ParseOrDie(text);
+  const auto decisions = Run(*graph);
+  ASSERT_EQ(decisions.size(), 2);
+  EXPECT_FALSE(decisions[0].accepted);
+  EXPECT_EQ(decisions[0].reason,
+            "the library is estimated to be faster; %x has other readers");
+  EXPECT_EQ(decisions[1].reason, "one kernel");
+  EXPECT_EQ(counters_["contraction_prologues"], 0);
+}
+
+TEST_F(FuseContractionTest, TakesTheReadersOfTheResult) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+      %x = data : f32[16,64,56,56]{aBcd8b}
+      %w = weight : f32[64,64,1,1]
+      %scale = data : f32[64]
+      %old = data : f32[16,64,56,56]{aBcd8b}
+      %z = conv2d(%x, %w) : f32[16,64,56,56]{aBcd8b} @"conv"
+      %s = broadcast(%scale) {dims=[1], shape=[16,64,56,56]}
+         : f32[16,64,56,56]{aBcd8b}
+      %n = mul(%z, %s) : f32[16,64,56,56]{aBcd8b} @"bn"
+      %sum = add(%n, %old) : f32[16,64,56,56]{aBcd8b} @"add"
+      %y = relu(%sum) : f32[16,64,56,56]{aBcd8b} @"relu"
+      return %y as "y"
+    })");
+  const auto decisions = Run(*graph);
+  test::ExpectSameGraph(R"(graph g {
+      %x = data : f32[16,64,56,56]{aBcd8b}
+      %w = weight : f32[64,64,1,1]
+      %scale = data : f32[64]
+      %old = data : f32[16,64,56,56]{aBcd8b}
+      %y = fusion(%x, %w, %scale, %old) {rounding="fast"}
+         : f32[16,64,56,56]{aBcd8b} @"conv" {
+        %x = data : f32[16,64,56,56]{aBcd8b}
+        %w = data : f32[64,64,1,1]
+        %scale = data : f32[64]
+        %old = data : f32[16,64,56,56]{aBcd8b}
+        %z = conv2d(%x, %w) : f32[16,64,56,56]{aBcd8b} @"conv"
+        %s = broadcast(%scale) {dims=[1], shape=[16,64,56,56]}
+           : f32[16,64,56,56]{aBcd8b}
+        %n = mul(%z, %s) : f32[16,64,56,56]{aBcd8b} @"bn"
+        %sum = add(%n, %old) : f32[16,64,56,56]{aBcd8b} @"add"
+        %y = relu(%sum) : f32[16,64,56,56]{aBcd8b} @"relu"
+        return %y as "y"
+      }
+      return %y as "y"
+    })",
+                        *graph);
+  ASSERT_EQ(decisions.size(), 1);
+  EXPECT_EQ(decisions[0].reason, "one kernel with consumers");
+  EXPECT_EQ(counters_["contraction_epilogues"], 1);
+}
+
+// Generated weight gradients are faster, unless their results are large.
+TEST_F(FuseContractionTest, DependsOnTheDirection) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+      %x = data : f32[16,512,14,14]{aBcd8b}
+      %dy = data : f32[16,256,14,14]{aBcd8b}
+      %dz = data : f32[16,2048,14,14]{aBcd8b}
+      %w = weight : f32[256,512,1,1]
+      %small = conv2d_grad_weight(%x, %dy) {weight_shape=[256,512,1,1]}
+             : f32[256,512,1,1]{ABcd8b8a} @"a"
+      %large = conv2d_grad_weight(%x, %dz) {weight_shape=[2048,512,1,1]}
+             : f32[2048,512,1,1]{ABcd8b8a} @"b"
+      %dx = conv2d_grad_input(%dy, %w) {input_shape=[16,512,14,14]}
+          : f32[16,512,14,14]{aBcd8b} @"a"
+      return %small as "small", %large as "large", %dx as "dx"
+    })");
+  const auto decisions = Run(*graph);
+  ASSERT_EQ(decisions.size(), 3);
+  EXPECT_TRUE(decisions[0].accepted);
+  EXPECT_FALSE(decisions[1].accepted);
+  EXPECT_FALSE(decisions[2].accepted);
+}
+
+// General fusion computes the ReLU in the kernel of the sum.
+TEST_F(FuseContractionTest, LeavesReadersToOtherKernels) {
+  const char* text = R"(graph g {
+      %x = data : f32[16,64,56,56]{aBcd8b}
+      %w = weight : f32[64,64,1,1]
+      %z = conv2d(%x, %w) : f32[16,64,56,56]{aBcd8b} @"conv"
+      %y = relu(%z) : f32[16,64,56,56]{aBcd8b} @"relu"
+      %sum = reduce(%y) {dims=[0,2,3], kind="sum"} : f32[64] @"sum"
+      return %sum as "sum"
+    })";
+  const auto graph = test::ParseOrDie(text);
+  const auto decisions = Run(*graph);
+  test::ExpectSameGraph(text, *graph);
+  ASSERT_EQ(decisions.size(), 1);
+  EXPECT_EQ(decisions[0].reason, "the library is estimated to be faster");
+}
+
+TEST_F(FuseContractionTest, TakesWhatTheLibraryLacks) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+      %x = data : f64[32,100]
+      %w = weight : f64[50,100]
+      %y = matmul(%x, %w) {transpose_b=true} : f64[32,50] @"fc"
+      return %y as "y"
+    })");
+  const auto decisions = Run(*graph);
+  ASSERT_EQ(decisions.size(), 1);
+  EXPECT_TRUE(decisions[0].accepted);
+  EXPECT_EQ(decisions[0].reason, "one kernel");
+}
+
+TEST_F(FuseContractionTest, StatesWhyConvolutionsAreNone) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+      %x = data : f32[2,8,9,9]
+      %w = weight : f32[8,8,3,3]
+      %v = weight : f32[8,4,1,1]
+      %y = conv2d(%x, %w) {pad=[1,1]} : f32[2,8,9,9] @"a"
+      %z = conv2d(%y, %v) {groups=2} : f32[2,8,9,9] @"b"
+      return %z as "z"
+    })");
+  const auto decisions = Run(*graph);
+  ASSERT_EQ(decisions.size(), 2);
+  EXPECT_EQ(decisions[0].reason, "its filters are larger than 1x1");
+  EXPECT_EQ(decisions[1].reason, "its channels are in groups");
+}
+
+TEST_F(FuseContractionTest, EagerRoundingKeepsTheLibrary) {
+  const auto graph = test::ParseOrDie(kNormalised);
+  const auto decisions = Run(*graph, {.eager_rounding = true});
+  ASSERT_EQ(decisions.size(), 2);
+  EXPECT_EQ(decisions[0].reason,
+            "with eager rounding, fusion must not change sums");
+}
+
+TEST_F(FuseContractionTest, FuelLimitsThePass) {
+  PassOptions options;
+  options.fuel["fuse_contraction"] = 1;
+  const auto graph = test::ParseOrDie(kNormalised);
+  const auto decisions = Run(*graph, options);
+  ASSERT_EQ(decisions.size(), 2);
+  EXPECT_TRUE(decisions[0].accepted);
+  EXPECT_EQ(decisions[1].reason, "out of fuel");
+}
+
+TEST_F(FuseContractionTest, IsOffWhereItWasNotMeasured) {
+  for (const char* name : {"cpu-avx512", "nvidia-h200"}) {
+    const auto graph = test::ParseOrDie(kNormalised);
+    const test::ModelledLibrary library(ir::FindTarget(name));
+    PassContext context(library, {});
+    EXPECT_FALSE(FuseContraction(*graph, context)) << name;
+  }
+}
+
+}  // namespace
+}  // namespace fusor::passes
