@@ -134,6 +134,7 @@ class KernelBuilder {
   // Emits a statement that only computes a register, and adds that register.
   int Define(Stmt stmt, ir::DType dtype);
   // States for dumps which value a register holds. The first name stays.
+  // Constants get none, since their text says what they are.
   void NameValue(int reg, const std::string& value);
   // Returns whether all loops around the statement that sets it are still open.
   bool IsAvailable(int reg) const;

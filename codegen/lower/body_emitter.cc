@@ -72,7 +72,10 @@ int BodyEmitter::Eval(const Value* value) {
 }
 
 void BodyEmitter::Define(const Value* value, int reg) {
-  builder_.NameValue(reg, value->name());
+  const Node* producer = value->producer();
+  if (producer == nullptr || !passes::IsSplat(*producer)) {
+    builder_.NameValue(reg, value->name());
+  }
   values_[value] = reg;
 }
 

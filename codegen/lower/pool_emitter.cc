@@ -70,7 +70,10 @@ int PoolEmitter::Eval(const Value* value, const PoolPlace& place) {
     return it->second;
   }
   const int reg = Make(value, place);
-  builder_.NameValue(reg, value->name());
+  const ir::Node* producer = value->producer();
+  if (producer == nullptr || !passes::IsSplat(*producer)) {
+    builder_.NameValue(reg, value->name());
+  }
   return values_[key] = reg;
 }
 
