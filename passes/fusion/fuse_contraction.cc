@@ -71,7 +71,10 @@ bool IsElementwise(const Node& node) {
 bool MayJoin(const Node* node) {
   return node != nullptr && IsFusible(*node) &&
          node->op().fusion != ir::FusionKind::kReduce &&
-         node->op().fusion != ir::FusionKind::kIndexed;
+         node->op().fusion != ir::FusionKind::kIndexed &&
+         // Random numbers are drawn once, not by every reader.
+         (node->op().fusion != ir::FusionKind::kSource ||
+          node->num_inputs() == 0);
 }
 
 bool IsProduct(const Node& node) {
