@@ -17,11 +17,12 @@ bool IsReference(const dnnl::primitive_desc_base& desc) {
          std::string_view::npos;
 }
 
-PrimitivePlan PlanReorder(const dnnl::memory::desc& from,
-                          const dnnl::memory::desc& to) {
+// Returns nullopt if oneDNN has no such copy, e.g. from f16 to bf16.
+std::optional<PrimitivePlan> PlanReorder(const dnnl::memory::desc& from,
+                                         const dnnl::memory::desc& to) {
   const auto reorder = Reorder(from, to);
-  FUSOR_ASSERT(reorder.has_value(), "oneDNN has no such copy");
-  return {*reorder, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}};
+  if (!reorder.has_value()) return std::nullopt;
+  return PrimitivePlan{*reorder, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}};
 }
 
 bool DnnlTypes(const LibraryCall& call) {
@@ -58,7 +59,7 @@ OneDnnPlan FinishConv(PrimitivePlan conv, size_t weight,
   if (packed == plain) return {std::move(conv)};
   const bool unpacks = role == DNNL_ARG_DIFF_WEIGHTS;
   PrimitivePlan reorder =
-      unpacks ? PlanReorder(packed, plain) : PlanReorder(plain, packed);
+      unpacks ? *PlanReorder(packed, plain) : *PlanReorder(plain, packed);
   const int64_t scratch =
       std::max(conv.workspace_bytes(), reorder.workspace_bytes());
   return {std::move(conv),
@@ -183,10 +184,9 @@ std::optional<OneDnnPlan> PlanMatmul(const LibraryCall& call) {
 }
 
 std::optional<OneDnnPlan> PlanCopy(const LibraryCall& call) {
-  const auto from = ToDesc(call.operands[0]), to = ToDesc(call.results[0]);
-  // oneDNN has no reorder from f16 to bf16, for example.
-  if (!Reorder(from, to).has_value()) return std::nullopt;
-  return OneDnnPlan{PlanReorder(from, to)};
+  auto reorder = PlanReorder(ToDesc(call.operands[0]), ToDesc(call.results[0]));
+  if (!reorder.has_value()) return std::nullopt;
+  return OneDnnPlan{*std::move(reorder)};
 }
 
 using Planner = std::optional<OneDnnPlan> (*)(const LibraryCall&);

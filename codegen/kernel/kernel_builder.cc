@@ -228,9 +228,11 @@ int KernelBuilder::NewRegister(DType dtype, bool vector, size_t depth,
   return static_cast<int>(kernel_.registers.size()) - 1;
 }
 
-void KernelBuilder::NameValue(int reg, const std::string& value) {
+void KernelBuilder::NameValue(int reg, const ir::Value& value) {
   std::string& name = kernel_.registers[reg].value;
-  if (name.empty()) name = value;
+  if (name.empty() && !IsOp(value.producer(), ir::OpKind::kConstant)) {
+    name = value.name();
+  }
 }
 
 bool KernelBuilder::IsAvailable(int reg) const {

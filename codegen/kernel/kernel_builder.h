@@ -135,7 +135,7 @@ class KernelBuilder {
   int Define(Stmt stmt, ir::DType dtype);
   // States for dumps which value a register holds. The first name stays.
   // Constants get none, since their text says what they are.
-  void NameValue(int reg, const std::string& value);
+  void NameValue(int reg, const ir::Value& value);
   // Returns whether all loops around the statement that sets it are still open.
   bool IsAvailable(int reg) const;
 

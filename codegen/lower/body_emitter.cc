@@ -72,10 +72,7 @@ int BodyEmitter::Eval(const Value* value) {
 }
 
 void BodyEmitter::Define(const Value* value, int reg) {
-  const Node* producer = value->producer();
-  if (producer == nullptr || !passes::IsSplat(*producer)) {
-    builder_.NameValue(reg, value->name());
-  }
+  builder_.NameValue(reg, *value);
   values_[value] = reg;
 }
 
@@ -180,7 +177,9 @@ int BodyEmitter::Load(int buffer, const Access& access) {
     }
   }
   const int reg = builder_.Load(buffer, std::move(index));
-  builder_.NameValue(reg, builder_.kernel().buffers[buffer].name);
+  if (static_cast<size_t>(buffer) < body_.inputs().size()) {
+    builder_.NameValue(reg, *body_.inputs()[buffer].value);
+  }
   loaded_.emplace_back(touch, reg);
   return reg;
 }

@@ -179,7 +179,7 @@ int Lowering::InitAccumulator(const Node& reduce, bool vector) {
   const int reg = builder_.Accumulator(
       ir::NodeScalar(reduce), AccumulatorDType(reduce.output()->type().dtype),
       vector);
-  builder_.NameValue(reg, reduce.output()->name());
+  builder_.NameValue(reg, *reduce.output());
   return reg;
 }
 

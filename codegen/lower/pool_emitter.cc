@@ -70,10 +70,7 @@ int PoolEmitter::Eval(const Value* value, const PoolPlace& place) {
     return it->second;
   }
   const int reg = Make(value, place);
-  const ir::Node* producer = value->producer();
-  if (producer == nullptr || !passes::IsSplat(*producer)) {
-    builder_.NameValue(reg, value->name());
-  }
+  builder_.NameValue(reg, *value);
   return values_[key] = reg;
 }
 

@@ -174,8 +174,7 @@ class ContractionFusion {
     Record(region);
   }
 
-  // --- Decision
-  // ---------------------------------------------------------------
+  // --- Decision -------------------------------------------------------------
 
   // Estimates the library's call, and the generated kernel without a prologue.
   void SetArithmetic(Region& region) {
@@ -252,8 +251,7 @@ class ContractionFusion {
     return gain;
   }
 
-  // --- Prologue
-  // ---------------------------------------------------------------
+  // --- Prologue -------------------------------------------------------------
 
   // The nodes that compute a factor, and what they load.
   struct Producers {
@@ -357,8 +355,7 @@ class ContractionFusion {
         std::max(target_.peak_gflops_f32, 1.0));
   }
 
-  // --- Epilogue
-  // ---------------------------------------------------------------
+  // --- Epilogue -------------------------------------------------------------
 
   // Adds the elementwise nodes that depend on the result alone, besides values
   // that exist before it, and removes those whose results general fusion would
@@ -433,8 +430,7 @@ class ContractionFusion {
     } while (nodes.size() < before);
   }
 
-  // --- Result
-  // -----------------------------------------------------------------
+  // --- Result ---------------------------------------------------------------
 
   OutlineRequest Request(const Region& region) const {
     OutlineRequest request{.location = region.node->location()};

@@ -44,7 +44,7 @@ struct MatmulShape {
   bool transpose_a, transpose_b;
 };
 
-// Of four images.
+// The matmuls of a ViT-B/16's layer, for a batch of four images.
 constexpr MatmulShape kMatmuls[] = {
     {"perceptron, forward", 0, 788, 768, 3072, false, true},
     {"perceptron, data gradient", 0, 788, 3072, 768, false, false},

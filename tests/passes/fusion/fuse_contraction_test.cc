@@ -207,6 +207,31 @@ TEST_F(FuseContractionTest, StatesWhyConvolutionsAreNone) {
   EXPECT_EQ(decisions[1].reason, "its channels are in groups");
 }
 
+// Both readers of a dropout must see the same random numbers.
+TEST_F(FuseContractionTest, RandomNumbersAreDrawnOnce) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+      %x = data : f64[32,100]
+      %v = weight : f64[100,50]
+      %w = weight : f64[100,50]
+      %key = hyper_parameter : i64[]
+      %step = hyper_parameter : i32[]
+      %r = random(%key, %step) {shape=[32,100], site=0} : f32[32,100]
+      %c = cast(%r) {dtype="f64"} : f64[32,100]
+      %d = mul(%x, %c) : f64[32,100]
+      %y = matmul(%d, %v) : f64[32,50]
+      %z = matmul(%d, %w) : f64[32,50]
+      return %y as "y", %z as "z"
+    })");
+  const auto decisions = Run(*graph);
+  ASSERT_EQ(decisions.size(), 2);
+  EXPECT_TRUE(decisions[0].accepted);
+  EXPECT_EQ(std::count_if(graph->nodes().begin(), graph->nodes().end(),
+                          [](const auto& node) {
+                            return node->kind() == ir::OpKind::kRandom;
+                          }),
+            1);
+}
+
 TEST_F(FuseContractionTest, EagerRoundingKeepsTheLibrary) {
   const auto graph = test::ParseOrDie(kNormalised);
   const auto decisions = Run(*graph, {.eager_rounding = true});

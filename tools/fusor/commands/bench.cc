@@ -304,7 +304,7 @@ class BenchCommand {
     // Batches of several workers may arrive together: their mean counts.
     const auto steps = static_cast<double>(measured.step_ms.size());
     if (flags_.data_only) images_per_s_ = ImagesPerStep() * steps / total;
-    // Choices are compared by their fastest step: others only slow it down.
+    // --auto compares fastest steps: other programs only slow a step down.
     const double fastest = *std::ranges::min_element(measured.step_ms);
     if (images_per_s_ == 0) {
       images_per_s_ =
