@@ -190,14 +190,24 @@ class ContractionFusion {
         memory);
   }
 
-  // Sets the region's prologues and its estimates.
+  // Sets the region's prologues and its estimates. Prefers both prologues, then
+  // the first.
   void Estimate(Region& region) {
-    region.saved_ns = region.epilogue_ns;
-    region.rejected.clear();
-    region.maps.clear();
-    int64_t prologue_ns = 0;
-    for (int i = 0; i < 2; ++i) AddPrologue(region, i, &prologue_ns);
-    region.generated_ns = region.plain_ns + prologue_ns;
+    std::string rejected;
+    for (const unsigned factors : {0b11U, 0b01U, 0b10U, 0b00U}) {
+      region.saved_ns = region.epilogue_ns;
+      region.rejected = rejected;
+      region.maps.clear();
+      int64_t prologue_ns = 0;
+      for (int i = 0; i < 2; ++i) {
+        region.prologue[i].clear();
+        region.computed[i] = nullptr;
+        if ((factors >> i & 1) != 0) AddPrologue(region, i, &prologue_ns);
+      }
+      region.generated_ns = region.plain_ns + prologue_ns;
+      if (!HasOtherIndices(region)) return;
+      rejected = "a value of both factors is read at different indices";
+    }
   }
 
   // Returns true for values that all readers must compute, or none: a kernel of
@@ -305,9 +315,35 @@ class ContractionFusion {
                        });
   }
 
+  // Returns true if a value of the prologues is read at other indices, too,
+  // e.g. by the other factor.
+  static bool HasOtherIndices(const Region& region) {
+    const auto differs = [&](const Value* value, const ir::IndexMap& map) {
+      const auto known = region.maps.find(value);
+      return known != region.maps.end() && known->second != map;
+    };
+    const Node& node = *region.node;
+    for (size_t i = 0; i < node.num_inputs(); ++i) {
+      const bool bias = i == 2;
+      if (differs(node.input(i), bias ? region.contraction.bias
+                                      : region.contraction.factors[i])) {
+        return true;
+      }
+    }
+    return std::any_of(
+        region.maps.begin(), region.maps.end(), [&](const auto& read) {
+          const Node& producer = *read.first->producer();
+          for (size_t i = 0; i < producer.num_inputs(); ++i) {
+            const auto operand = OperandMap(producer, i, read.second);
+            if (operand.has_value() && differs(producer.input(i), *operand)) {
+              return true;
+            }
+          }
+          return false;
+        });
+  }
+
   void AddPrologue(Region& region, int factor, int64_t* prologue_ns) {
-    region.prologue[factor].clear();
-    region.computed[factor] = nullptr;
     const Value& value = *region.node->input(factor);
     if (!MayJoin(value.producer()) || owned_.contains(value.producer())) {
       return;

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include "ir/op.h"
 #include "ir/verifier.h"
+#include "passes/fusion/contraction.h"
 #include "passes/passes.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/modelled_library.h"
@@ -27,11 +29,18 @@ constexpr char kNormalised[] = R"(graph g {
 
 class FuseContractionTest : public testing::Test {
  protected:
-  // Runs the pass. Returns the decision on each product.
+  // Runs the pass and expects kernels that can be generated. Returns the
+  // decision on each product.
   std::vector<Decision> Run(ir::Graph& graph, const PassOptions& options = {}) {
     PassContext context(library_, options);
     FuseContraction(graph, context);
     ir::Verify(graph);
+    for (const auto& node : graph.nodes()) {
+      if (node->kind() != ir::OpKind::kFusion) continue;
+      std::string reason;
+      EXPECT_TRUE(AnalyzeContraction(*node->body(), &reason).has_value())
+          << reason;
+    }
     counters_ = context.counters();
     return context.decisions();
   }
@@ -230,6 +239,25 @@ TEST_F(FuseContractionTest, RandomNumbersAreDrawnOnce) {
                             return node->kind() == ir::OpKind::kRandom;
                           }),
             1);
+}
+
+// The factors have different index maps, so a kernel cannot compute their
+// common operands.
+TEST_F(FuseContractionTest, FactorsDoNotShareAProducer) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+      %x = data : f64[100,100]
+      %b = data : f64[100,100]
+      %t = tanh(%x) : f64[100,100]
+      %y = matmul(%t, %t) {transpose_b=true} : f64[100,100]
+      %u = exp(%x) : f64[100,100]
+      %v = mul(%u, %b) : f64[100,100]
+      %z = matmul(%v, %u) {transpose_b=true} : f64[100,100]
+      return %y as "y", %z as "z"
+    })");
+  const auto decisions = Run(*graph);
+  ASSERT_EQ(decisions.size(), 2);
+  EXPECT_EQ(decisions[0].reason, "one kernel");
+  EXPECT_EQ(decisions[1].reason, "one kernel");
 }
 
 TEST_F(FuseContractionTest, EagerRoundingKeepsTheLibrary) {
