@@ -7,12 +7,14 @@
 //     for the part of the model before the first parameter.
 //  2. Backward from the loss: when a node is visited, all users of its results
 //     have contributed, so their gradients are complete. Its rule turns them
-//     into contributions to its operands, which are added up one by one.
+//     into contributions to its operands, which are added up one by one. Those
+//     of slices that divide the operand are concatenated instead.
 //  3. A rule builds the gradients of all its operands at once. Those of
 //     inactive operands (e.g. the image of the first convolution) are erased
 //     again.
 
 #include <algorithm>
+#include <cstdint>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -62,8 +64,7 @@ class Differentiation {
 
   // REQUIRES: Run was called.
   Value* GradientOf(const Value* value) {
-    const auto it = gradients_.find(value);
-    if (it != gradients_.end()) return it->second;
+    if (Value* gradient = Complete(value)) return gradient;
     builder_.Inherit(ir::LocationOf(*value));
     return builder_.Zeros(value->type());
   }
@@ -104,8 +105,7 @@ class Differentiation {
     std::vector<Value*> d_outputs;
     bool reached = false;
     for (size_t i = 0; i < node.num_outputs(); ++i) {
-      const auto it = gradients_.find(node.output(i));
-      d_outputs.push_back(it == gradients_.end() ? nullptr : it->second);
+      d_outputs.push_back(Complete(node.output(i)));
       reached |= d_outputs.back() != nullptr;
     }
     if (!reached || IsConstant(node.op()) || !ReadsActive(node)) return;
@@ -128,8 +128,71 @@ class Differentiation {
     FUSOR_ASSERT(gradient->type() == value->type(),
                  "the gradient of {} has type {}, expected {}", value->name(),
                  ToString(gradient->type()), ToString(value->type()));
+    if (PaddedDim(gradient->producer()) >= 0) {
+      parts_[value].push_back(gradient->producer());
+    } else {
+      Add(value, gradient);
+    }
+  }
+
+  void Add(const Value* value, Value* gradient) {
     Value*& sum = gradients_[value];
     sum = sum == nullptr ? gradient : builder_.Plus(sum, gradient);
+  }
+
+  // Returns the sum of all contributions; null if there are none.
+  Value* Complete(const Value* value) {
+    const auto parts = parts_.find(value);
+    if (parts != parts_.end()) {
+      builder_.Inherit(parts->second.back()->location());
+      if (Value* whole = Concatenate(parts->second)) {
+        Add(value, whole);
+      } else {
+        for (Node* part : parts->second) Add(value, part->output());
+      }
+      parts_.erase(parts);
+    }
+    const auto it = gradients_.find(value);
+    return it == gradients_.end() ? nullptr : it->second;
+  }
+
+  // Returns the only dimension in which a node pads its operand with zeros, as
+  // the gradient of a slice does; -1 if there is none.
+  static int64_t PaddedDim(const Node* node) {
+    if (!IsOp(node, ir::OpKind::kPad) || node->attrs().Float("value") != 0) {
+      return -1;
+    }
+    const ir::Shape& part = node->input(0)->type().shape;
+    const ir::Shape& whole = node->output()->type().shape;
+    int64_t dim = -1;
+    for (size_t d = 0; d < whole.size(); ++d) {
+      if (node->attrs().Ints("interior")[d] != 0 && part[d] > 1) return -1;
+      if (part[d] == whole[d]) continue;
+      if (dim >= 0) return -1;
+      dim = static_cast<int64_t>(d);
+    }
+    return dim;
+  }
+
+  // Returns the concatenation of what the nodes pad if the sum of their results
+  // has exactly one of them at each place; otherwise null.
+  Value* Concatenate(std::vector<Node*> pads) {
+    const int64_t dim = PaddedDim(pads[0]);
+    const auto start = [&](const Node* pad) {
+      return pad->attrs().Ints("low")[dim];
+    };
+    std::sort(pads.begin(), pads.end(), [&](const Node* a, const Node* b) {
+      return start(a) < start(b);
+    });
+    std::vector<Value*> parts;
+    int64_t end = 0;
+    for (const Node* pad : pads) {
+      if (PaddedDim(pad) != dim || start(pad) != end) return nullptr;
+      parts.push_back(pad->input(0));
+      end += parts.back()->type().shape[dim];
+    }
+    if (end != pads[0]->output()->type().shape[dim]) return nullptr;
+    return builder_.Concat(parts, dim);
   }
 
   Graph& graph_;
@@ -137,6 +200,8 @@ class Differentiation {
   const size_t forward_size_;
   std::unordered_set<const Value*> active_;
   std::unordered_map<const Value*, Value*> gradients_;
+  // Contributions of slices that have not been added.
+  std::unordered_map<const Value*, std::vector<Node*>> parts_;
 };
 
 }  // namespace

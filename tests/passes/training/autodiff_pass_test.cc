@@ -1,6 +1,7 @@
 // Tests the pass: outputs, collectives, dropped nodes. autodiff_test.cc tests
 // differentiation.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -88,6 +89,60 @@ TEST_F(AutodiffPassTest, AddsUpGradientsWhereTheModelForks) {
     sums += node->op_name() == "add" ? 1 : 0;
   }
   EXPECT_EQ(sums, 1);
+}
+
+TEST_F(AutodiffPassTest, ConcatenatesGradientsOfSlicesThatDivideAValue) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %a = weight : f32[2,5]
+    %y = slice(%a) {limit=[2,5], start=[0,2], stride=[1,1]} : f32[2,3]
+    %x = slice(%a) {limit=[2,2], start=[0,0], stride=[1,1]} : f32[2,2]
+    %ex = exp(%x) : f32[2,2]
+    %ny = neg(%y) : f32[2,3]
+    %sx = reduce(%ex) {dims=[0,1], kind="sum"} : f32[]
+    %sy = reduce(%ny) {dims=[0,1], kind="sum"} : f32[]
+    %loss = add(%sx, %sy) : f32[]
+    return %loss as "loss"
+  })");
+  EXPECT_TRUE(Run(*graph));
+  test::ExpectSameGraph(R"(graph g {
+    %a = weight : f32[2,5]
+    %y = slice(%a) {limit=[2,5], start=[0,2], stride=[1,1]} : f32[2,3]
+    %x = slice(%a) {limit=[2,2], start=[0,0], stride=[1,1]} : f32[2,2]
+    %ex = exp(%x) : f32[2,2]
+    %ny = neg(%y) : f32[2,3]
+    %sx = reduce(%ex) {dims=[0,1], kind="sum"} : f32[]
+    %sy = reduce(%ny) {dims=[0,1], kind="sum"} : f32[]
+    %loss = add(%sx, %sy) : f32[]
+    %one = constant() {dtype="f32", shape=[], value=[1.0]} : f32[]
+    %dny = broadcast(%one) {dims=[], shape=[2,3]} : f32[2,3]
+    %dex = broadcast(%one) {dims=[], shape=[2,2]} : f32[2,2]
+    %dy = neg(%dny) : f32[2,3]
+    %dx = mul(%dex, %ex) : f32[2,2]
+    %da = concat(%dx, %dy) {dim=1} : f32[2,5]
+    %ra = all_reduce(%da) : f32[2,5]
+    return %loss as "loss", %ra as "grad/a"
+  })",
+                        *graph);
+}
+
+// Overlapping slices, and slices that leave a gap.
+TEST_F(AutodiffPassTest, AddsUpGradientsOfOtherSlices) {
+  for (const int start : {1, 3}) {
+    const std::string text = fmt::format(R"(graph g {{
+      %a = weight : f32[6]
+      %x = slice(%a) {{limit=[2], start=[0], stride=[1]}} : f32[2]
+      %y = slice(%a) {{limit=[6], start=[{}], stride=[1]}} : f32[{}]
+      %sx = reduce(%x) {{dims=[0], kind="sum"}} : f32[]
+      %sy = reduce(%y) {{dims=[0], kind="sum"}} : f32[]
+      %loss = add(%sx, %sy) : f32[]
+      return %loss as "loss"
+    }})",
+                                         start, 6 - start);
+    const auto graph = test::ParseOrDie(text);
+    EXPECT_TRUE(Run(*graph));
+    const ir::Node& reduced = *graph->outputs()[1].value->producer();
+    EXPECT_EQ(reduced.input(0)->producer()->op_name(), "add") << start;
+  }
 }
 
 TEST_F(AutodiffPassTest, DropsStopGradientAndObeysIt) {
