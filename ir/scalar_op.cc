@@ -8,7 +8,7 @@
 namespace fusor::ir {
 namespace {
 
-struct Row {
+struct ScalarOpRow {
   ScalarOp op;
   std::string_view name;
   int arity;
@@ -32,7 +32,7 @@ double NanMinimum(double a, double b) {
   return std::isnan(a) || std::isnan(b) ? NAN : (a < b ? a : b);
 }
 
-constexpr Row kRows[] = {
+constexpr ScalarOpRow kScalarOps[] = {
     {ScalarOp::kIdentity, "identity", 1, [](const double* x) { return x[0]; }},
     {ScalarOp::kNeg, "neg", 1, [](const double* x) { return -x[0]; }},
     {ScalarOp::kAbs, "abs", 1, [](const double* x) { return std::fabs(x[0]); }},
@@ -93,10 +93,10 @@ constexpr Row kRows[] = {
     {ScalarOp::kSelect, "select", 3,
      [](const double* x) { return x[0] != 0 ? x[1] : x[2]; }},
 };
-static_assert(std::size(kRows) == kNumScalarOps);
+static_assert(std::size(kScalarOps) == kNumScalarOps);
 
-const Row& RowOf(ScalarOp op) {
-  const Row& row = kRows[static_cast<int>(op)];
+const ScalarOpRow& RowOf(ScalarOp op) {
+  const ScalarOpRow& row = kScalarOps[static_cast<int>(op)];
   FUSOR_ASSERT(row.op == op, "scalar table out of order at {}", row.name);
   return row;
 }
@@ -106,7 +106,7 @@ const Row& RowOf(ScalarOp op) {
 std::string_view ScalarOpName(ScalarOp op) { return RowOf(op).name; }
 
 std::optional<ScalarOp> ParseScalarOp(std::string_view name) {
-  for (const Row& row : kRows) {
+  for (const ScalarOpRow& row : kScalarOps) {
     if (row.name == name) return row.op;
   }
   return std::nullopt;

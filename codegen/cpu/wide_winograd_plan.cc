@@ -37,7 +37,7 @@ const Layout& BlockedWeight() {
   return layout;
 }
 
-bool Applies(const Convolution& conv, const ir::Attrs& attrs) {
+bool AppliesInF32(const Convolution& conv, const ir::Attrs& attrs) {
   const auto is_f32 = [](const ir::TensorType& type) {
     return type.dtype == DType::kF32;
   };
@@ -49,8 +49,6 @@ bool Applies(const Convolution& conv, const ir::Attrs& attrs) {
          conv.x.shape[1] % kWideBlock == 0 &&
          conv.y.shape[1] % kWideBlock == 0 && std::max(pad[0], pad[1]) <= 2;
 }
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Returns whether a block has all tiles: transforming the weights and loading
 // them takes most of the time.
@@ -108,7 +106,8 @@ std::optional<ir::LibraryCandidate> WideWinogradCandidate(
     const ir::Node& node, const ir::Target& target) {
   const auto conv = ir::ConvolutionOf(node);
   if (!conv.has_value() || target.winograd_efficiency == 0 ||
-      target.channel_block() != kWideBlock || !Applies(*conv, node.attrs())) {
+      target.channel_block() != kWideBlock ||
+      !AppliesInF32(*conv, node.attrs())) {
     return std::nullopt;
   }
   const bool bias = conv->kind == ConvKind::kForward && node.num_inputs() == 3;
@@ -138,7 +137,7 @@ std::optional<WideWinogradPlan> PlanWideWinograd(
   }
   const Convolution conv = ConvolutionOf(call);
   const bool bias = call.operands.size() == 3;
-  if (!Applies(conv, call.attrs) || conv.x.layout != BlockedActivation() ||
+  if (!AppliesInF32(conv, call.attrs) || conv.x.layout != BlockedActivation() ||
       conv.weight.layout != BlockedWeight() ||
       conv.y.layout != BlockedActivation() ||
       (bias && call.operands[2].dtype != DType::kF32)) {

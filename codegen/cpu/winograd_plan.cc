@@ -40,7 +40,7 @@ Layouts LayoutsOf(ConvKind kind) {
           blocked};
 }
 
-bool Applies(const ir::Convolution& conv, const ir::Attrs& attrs) {
+bool AppliesInBf16(const ir::Convolution& conv, const ir::Attrs& attrs) {
   const DType weight = conv.weight.dtype;
   const bool dtypes =
       conv.x.dtype == DType::kBF16 && conv.y.dtype == DType::kBF16 &&
@@ -52,8 +52,6 @@ bool Applies(const ir::Convolution& conv, const ir::Attrs& attrs) {
          conv.x.shape[1] % kWinogradBlock == 0 &&
          conv.y.shape[1] % kWinogradBlock == 0 && std::max(pad[0], pad[1]) <= 2;
 }
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Returns the tiles per block. Their transformed input and a group of their
 // results fit the L2 cache, blocks are of equal size, and there are enough rows
@@ -171,7 +169,7 @@ std::optional<ir::LibraryCandidate> WinogradCandidate(
   const auto conv = ir::ConvolutionOf(node);
   if (!conv.has_value() || target.winograd_efficiency == 0 ||
       !target.bf16_matmul || target.channel_block() != kWinogradBlock ||
-      !Applies(*conv, node.attrs())) {
+      !AppliesInBf16(*conv, node.attrs())) {
     return std::nullopt;
   }
   std::optional<DType> bias;
@@ -209,7 +207,7 @@ std::optional<WinogradPlan> PlanWinograd(const LibraryCall& call) {
   }
   const ir::Convolution conv = ConvolutionOf(call);
   const auto [x, weight, y] = LayoutsOf(conv.kind);
-  if (!Applies(conv, call.attrs) || conv.x.layout != x ||
+  if (!AppliesInBf16(conv, call.attrs) || conv.x.layout != x ||
       conv.weight.layout != weight || conv.y.layout != y) {
     return std::nullopt;
   }

@@ -24,6 +24,8 @@ inline constexpr int64_t kWinogradBlock = 16;  // channels
 // Maximum number of blocks of result channels that are multiplied together.
 inline constexpr int64_t kWinogradGroup = 4;
 
+inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // A 3x3 convolution of stride 1. A data gradient has this form too: its input
 // is the result's gradient, padded by 2 - pad.
 struct WinogradGeometry {

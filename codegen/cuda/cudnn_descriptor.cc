@@ -7,14 +7,14 @@
 namespace fusor::cuda {
 namespace {
 
-void Check(cudnnStatus_t status, const char* call) {
+void CheckPlan(cudnnStatus_t status, const char* call) {
   CheckCudnn(status, call, ErrorCode::kGraph);
 }
 
 // `attribute`: its number in cudnn_graph.h, for the error.
 void CheckAttribute(cudnnStatus_t status, const char* call, int attribute) {
   if (status == CUDNN_STATUS_SUCCESS) return;
-  Check(status, fmt::format("{} {}", call, attribute).c_str());
+  CheckPlan(status, fmt::format("{} {}", call, attribute).c_str());
 }
 
 }  // namespace
@@ -111,13 +111,13 @@ void CudnnDescriptor::Set(cudnnBackendAttributeName_t name,
 }
 
 void CudnnDescriptor::Finalize() {
-  Check(LoadedCudnn().finalize(descriptor_), "cudnnBackendFinalize");
+  CheckPlan(LoadedCudnn().finalize(descriptor_), "cudnnBackendFinalize");
 }
 
 bool CudnnDescriptor::FinalizeUnless(cudnnStatus_t status) {
   const cudnnStatus_t result = LoadedCudnn().finalize(descriptor_);
   if (result == status) return false;
-  Check(result, "cudnnBackendFinalize");
+  CheckPlan(result, "cudnnBackendFinalize");
   return true;
 }
 

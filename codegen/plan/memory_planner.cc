@@ -180,9 +180,9 @@ Problem MakeProblem(const MemoryRequest& request) {
 enum class Fit : uint8_t { kFirst, kBest };
 
 // The arena during placement. Keeps placed pieces sorted by offset.
-class Arena {
+class ArenaPlacement {
  public:
-  explicit Arena(size_t pieces) : meeting_(pieces) {
+  explicit ArenaPlacement(size_t pieces) : meeting_(pieces) {
     placed_.reserve(pieces);
     lives_.reserve(pieces);
   }
@@ -278,7 +278,7 @@ class Arena {
 
 Placement PlaceInOrder(const Problem& problem, const std::vector<int>& order,
                        Fit fit) {
-  Arena arena(problem.num_pieces);
+  ArenaPlacement arena(problem.num_pieces);
   Placement placement;
   placement.offsets.resize(problem.blocks.size());
   for (int i : order) {

@@ -120,7 +120,7 @@ void EvalCustomGradient(const Node&, EvalInputs in, EvalOutputs out, EvalMode) {
   out[0]->data = in[0]->data;
 }
 
-std::vector<OpDef> MakeOps() {
+std::vector<OpDef> MakeControlOps() {
   OpDef all_reduce;
   all_reduce.kind = OpKind::kAllReduce;
   all_reduce.name = "all_reduce";
@@ -189,7 +189,7 @@ std::vector<OpDef> MakeOps() {
 }  // namespace
 
 std::span<const OpDef> ControlOps() {
-  static const std::vector<OpDef> ops = MakeOps();
+  static const std::vector<OpDef> ops = MakeControlOps();
   return ops;
 }
 

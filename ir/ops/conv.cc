@@ -178,7 +178,7 @@ int64_t GradWeightMacs(const Node& node) {
   return Macs(*node.input(1), node.attrs().Ints("weight_shape"));
 }
 
-std::vector<OpDef> MakeOps() {
+std::vector<OpDef> MakeConvOps() {
   const std::vector<AttrSpec> geometry = {
       {"stride", Ints{1, 1}},         {"pad", Ints{0, 0}},
       {"dilation", Ints{1, 1}},       {"groups", int64_t{1}},
@@ -231,7 +231,7 @@ std::vector<OpDef> MakeOps() {
 }  // namespace
 
 std::span<const OpDef> ConvOps() {
-  static const std::vector<OpDef> ops = MakeOps();
+  static const std::vector<OpDef> ops = MakeConvOps();
   return ops;
 }
 

@@ -198,7 +198,7 @@ OpDef Row(OpKind kind, std::string_view name, std::string_view summary,
   return op;
 }
 
-std::vector<OpDef> MakeOps() {
+std::vector<OpDef> MakeElementwiseOps() {
   using enum PrecisionRule;
   using K = OpKind;
   using S = ScalarOp;
@@ -277,7 +277,7 @@ Value* ReluGradient(Builder& b, Value* y, Value* dy) {
 }
 
 std::span<const OpDef> ElementwiseOps() {
-  static const std::vector<OpDef> ops = MakeOps();
+  static const std::vector<OpDef> ops = MakeElementwiseOps();
   return ops;
 }
 

@@ -68,7 +68,7 @@ void EvalSpaceToDepth(const Node& node, EvalInputs in, EvalOutputs out,
   }
 }
 
-std::vector<OpDef> MakeOps() {
+std::vector<OpDef> MakeImageOps() {
   OpDef op;
   op.kind = OpKind::kSpaceToDepth;
   op.name = "space_to_depth";
@@ -92,7 +92,7 @@ std::vector<OpDef> MakeOps() {
 }  // namespace
 
 std::span<const OpDef> ImageOps() {
-  static const std::vector<OpDef> ops = MakeOps();
+  static const std::vector<OpDef> ops = MakeImageOps();
   return ops;
 }
 

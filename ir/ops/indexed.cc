@@ -381,7 +381,7 @@ std::optional<IndexMap> MapGather(const Node& n, const IndexMap& result) {
   return map;
 }
 
-std::vector<OpDef> MakeOps() {
+std::vector<OpDef> MakeIndexedOps() {
   OpDef gather;
   gather.kind = OpKind::kGather;
   gather.name = "gather";
@@ -423,7 +423,7 @@ std::vector<OpDef> MakeOps() {
 }  // namespace
 
 std::span<const OpDef> IndexedOps() {
-  static const std::vector<OpDef> ops = MakeOps();
+  static const std::vector<OpDef> ops = MakeIndexedOps();
   return ops;
 }
 

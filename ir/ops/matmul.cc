@@ -119,7 +119,7 @@ int64_t MatmulMacs(const Node& node) {
   return node.output()->type().num_elements() * k;
 }
 
-std::vector<OpDef> MakeOps() {
+std::vector<OpDef> MakeMatmulOps() {
   OpDef op;
   op.kind = OpKind::kMatmul;
   op.name = "matmul";
@@ -147,7 +147,7 @@ std::vector<OpDef> MakeOps() {
 }  // namespace
 
 std::span<const OpDef> MatmulOps() {
-  static const std::vector<OpDef> ops = MakeOps();
+  static const std::vector<OpDef> ops = MakeMatmulOps();
   return ops;
 }
 

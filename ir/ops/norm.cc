@@ -257,7 +257,7 @@ void EvalGrad(const Node& node, EvalInputs in, EvalOutputs out, EvalMode mode) {
   }
 }
 
-std::vector<OpDef> MakeOps() {
+std::vector<OpDef> MakeNormOps() {
   OpDef train;
   train.kind = OpKind::kBatchNormTrain;
   train.name = "batch_norm_train";
@@ -294,7 +294,7 @@ std::vector<OpDef> MakeOps() {
 }  // namespace
 
 std::span<const OpDef> NormOps() {
-  static const std::vector<OpDef> ops = MakeOps();
+  static const std::vector<OpDef> ops = MakeNormOps();
   return ops;
 }
 

@@ -228,7 +228,7 @@ void EvalAvgPoolGrad(const Node& node, EvalInputs in, EvalOutputs out,
       });
 }
 
-std::vector<OpDef> MakeOps() {
+std::vector<OpDef> MakePoolOps() {
   const std::vector<AttrSpec> geometry = {
       {"window", Ints{}, true}, {"stride", Ints{}, true}, {"pad", Ints{0, 0}}};
   const AttrSpec input_shape{"input_shape", Ints{}, true};
@@ -297,7 +297,7 @@ std::vector<OpDef> MakeOps() {
 }  // namespace
 
 std::span<const OpDef> PoolOps() {
-  static const std::vector<OpDef> ops = MakeOps();
+  static const std::vector<OpDef> ops = MakePoolOps();
   return ops;
 }
 

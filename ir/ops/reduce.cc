@@ -254,7 +254,7 @@ OpDef SumOfSquares() {
   return op;
 }
 
-std::vector<OpDef> MakeOps() {
+std::vector<OpDef> MakeReduceOps() {
   OpDef op;
   op.kind = OpKind::kReduce;
   op.name = "reduce";
@@ -273,7 +273,7 @@ std::vector<OpDef> MakeOps() {
 }  // namespace
 
 std::span<const OpDef> ReduceOps() {
-  static const std::vector<OpDef> ops = MakeOps();
+  static const std::vector<OpDef> ops = MakeReduceOps();
   return ops;
 }
 

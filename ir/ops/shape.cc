@@ -363,7 +363,7 @@ OpDef Row(OpKind kind, std::string_view name, std::string_view summary,
   return op;
 }
 
-std::vector<OpDef> MakeOps() {
+std::vector<OpDef> MakeShapeOps() {
   using K = OpKind;
   const AttrValue ints = Ints{};
   std::vector<OpDef> ops = {
@@ -420,7 +420,7 @@ std::vector<OpDef> MakeOps() {
 }  // namespace
 
 std::span<const OpDef> ShapeOps() {
-  static const std::vector<OpDef> ops = MakeOps();
+  static const std::vector<OpDef> ops = MakeShapeOps();
   return ops;
 }
 

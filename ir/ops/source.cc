@@ -78,7 +78,7 @@ void EvalRandom(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
   }
 }
 
-std::vector<OpDef> MakeOps() {
+std::vector<OpDef> MakeSourceOps() {
   const AttrSpec dtype{"dtype", std::string("f32"), true};
   const AttrSpec shape{"shape", std::vector<int64_t>{}, true};
   OpDef constant;
@@ -124,7 +124,7 @@ std::vector<OpDef> MakeOps() {
 }  // namespace
 
 std::span<const OpDef> SourceOps() {
-  static const std::vector<OpDef> ops = MakeOps();
+  static const std::vector<OpDef> ops = MakeSourceOps();
   return ops;
 }
 

@@ -79,6 +79,8 @@ std::string OneLine(std::string_view text) {
   return line;
 }
 
+std::string Quoted(std::string_view text) { return fmt::format("'{}'", text); }
+
 std::string ShowBytes(int64_t bytes) {
   const auto value = static_cast<double>(bytes);
   if (bytes < 1 << 10) return fmt::format("{} B", bytes);

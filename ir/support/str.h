@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +37,14 @@ std::string NameHint(std::string_view name,
 // Escapes control characters, e.g. line breaks and terminal escapes in file
 // names, so that `text` fits on one line.
 std::string OneLine(std::string_view text);
+
+// Returns the text in single quotes.
+std::string Quoted(std::string_view text);
+
+// Returns a view of bytes as text.
+inline std::string_view AsText(std::span<const uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 // Formats bytes as B, KiB, MiB or GiB: "12.3 MiB".
 std::string ShowBytes(int64_t bytes);

@@ -39,7 +39,7 @@ using ir::Graph;
 using ir::Node;
 using ir::Value;
 
-constexpr char kPass[] = "bucket_gradients";
+constexpr char kBucketGradientsPass[] = "bucket_gradients";
 
 // Returns true for a collective whose result the forward or backward pass
 // needs.
@@ -165,9 +165,9 @@ bool AreAlike(const Node& a, const Node& b) {
          a.input(0)->type().dtype == b.input(0)->type().dtype;
 }
 
-class Buckets {
+class Bucketing {
  public:
-  Buckets(Graph& graph, PassContext& context)
+  Bucketing(Graph& graph, PassContext& context)
       : graph_(graph), context_(context) {
     double now = 0;
     for (const auto& node : graph.nodes()) {
@@ -233,7 +233,7 @@ class Buckets {
   }
 
   void Record(const GradientBucket& bucket) {
-    context_.Record({.pass = kPass,
+    context_.Record({.pass = kBucketGradientsPass,
                      .subject = sums_[bucket.first]->output()->name(),
                      .accepted = true,
                      .reason = fmt::format(
@@ -384,7 +384,7 @@ void Record(const std::vector<Gather>& bucket, PassContext& context) {
   int64_t bytes = 0;
   for (const Gather& gather : bucket) bytes += gather.bytes;
   context.Record(
-      {.pass = kPass,
+      {.pass = kBucketGradientsPass,
        .subject = bucket[0].node->output()->name(),
        .accepted = true,
        .reason = fmt::format("{} parameter{}, {} bytes, required at {:.3f} ms",
@@ -433,7 +433,7 @@ bool BucketGradients(Graph& graph, PassContext& context) {
   if (!collectives) return false;
   const std::vector<const Node*> before = Order(graph);
   OrderByPriority(graph);
-  Buckets(graph, context).Join();
+  Bucketing(graph, context).Join();
   JoinGathers(graph);
   BucketGathers(graph, context);
   return Order(graph) != before;

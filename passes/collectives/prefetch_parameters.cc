@@ -40,7 +40,7 @@ using ir::InputRole;
 using ir::Node;
 using ir::Value;
 
-constexpr char kPass[] = "prefetch_parameters";
+constexpr char kPrefetchParametersPass[] = "prefetch_parameters";
 
 // Unary and not a collective: reshapes, slices, copies, casts.
 bool IsConversion(const Node& node) {
@@ -63,7 +63,8 @@ class Rotation {
 
   bool Run() {
     for (const Gather& gather : Find()) {
-      const bool fuel = context_.ConsumeFuel(kPass, *gather.node->output());
+      const bool fuel =
+          context_.ConsumeFuel(kPrefetchParametersPass, *gather.node->output());
       if (fuel) Rotate(gather);
       changed_ |= fuel;
     }
@@ -223,7 +224,7 @@ class Rotation {
 
   void Record(const Gather& gather, std::optional<DType> narrow) {
     const Value& parameter = *graph_.input(gather.parameter);
-    context_.Record({.pass = kPass,
+    context_.Record({.pass = kPrefetchParametersPass,
                      .subject = parameter.name(),
                      .accepted = true,
                      .reason = fmt::format(

@@ -18,7 +18,7 @@ using ir::Value;
 
 namespace {
 
-constexpr char kPass[] = "fuse";
+constexpr char kFusePass[] = "fuse";
 constexpr size_t kMaxOperands = 96;
 constexpr size_t kMaxNodes = 400;
 constexpr size_t kMaxReductions = 16;
@@ -230,14 +230,14 @@ void Clustering::Try(const Candidate& candidate) {
   const std::string reason = WhyNot(a, b);
   const bool accepted = reason.empty();
   if (accepted && !only_free_ &&
-      !context_.ConsumeFuel(kPass, *Nodes(b).back()->output())) {
+      !context_.ConsumeFuel(kFusePass, *Nodes(b).back()->output())) {
     only_free_ = true;  // merges of free nodes need no fuel
     if (!FreeBeforeConsumer(a, b)) return;
   }
   const std::string what =
       Connected(a, b) ? "producer and consumer" : "consumers of one value";
   context_.Record(
-      {.pass = kPass,
+      {.pass = kFusePass,
        .subject = Describe(a) + " + " + Describe(b),
        .accepted = accepted,
        .reason = accepted ? what : reason,

@@ -39,9 +39,9 @@ using ir::Value;
 
 using NodeSet = std::unordered_set<const Node*>;
 
-constexpr char kPass[] = "fuse_contraction";
+constexpr char kFuseContractionPass[] = "fuse_contraction";
 // Maximum number of nodes of a prologue or an epilogue.
-constexpr size_t kMaxNodes = 32;
+constexpr size_t kMaxJoined = 32;
 // Values of at most this share of a factor's elements, e.g. the scales of
 // channels, are computed once, not in the kernel.
 constexpr int64_t kLoadedShare = 16;
@@ -143,7 +143,7 @@ class ContractionFusion {
     std::vector<OutlineRequest> requests;
     for (Region& region : regions_) {
       if (region.accepted &&
-          !context_.ConsumeFuel(kPass, *region.node->output())) {
+          !context_.ConsumeFuel(kFuseContractionPass, *region.node->output())) {
         region.accepted = false;
         region.generated_ns = 0;
         region.rejected = "out of fuel";
@@ -293,7 +293,7 @@ class ContractionFusion {
     }
     if (!added) return "";
     producers.nodes.insert(node);
-    if (producers.nodes.size() > kMaxNodes) return "too many nodes";
+    if (producers.nodes.size() > kMaxJoined) return "too many nodes";
     for (size_t i = 0; i < node->num_inputs(); ++i) {
       const auto operand = OperandMap(*node, i, map);
       if (!operand.has_value()) {
@@ -410,7 +410,7 @@ class ContractionFusion {
     for (size_t p = region.node->position() + 1; p < all.size(); ++p) {
       const Node& reader = *all[p];
       bool joins = IsElementwise(reader) && !owned_.contains(&reader) &&
-                   region.epilogue.size() < kMaxNodes &&
+                   region.epilogue.size() < kMaxJoined &&
                    reader.output()->type().shape == type.shape &&
                    reader.output()->type().layout == type.layout;
       for (const Value* input : reader.inputs()) {
@@ -531,7 +531,7 @@ class ContractionFusion {
           (region.computed[1] != nullptr ? 1 : 0);
       counters["contraction_epilogues"] += region.epilogue.empty() ? 0 : 1;
     }
-    context_.Record({.pass = kPass,
+    context_.Record({.pass = kFuseContractionPass,
                      .subject = region.node->output()->name(),
                      .accepted = region.accepted,
                      .reason = std::move(reason),

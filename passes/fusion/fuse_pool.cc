@@ -37,7 +37,7 @@ using ir::OpKind;
 using ir::Use;
 using ir::Value;
 
-constexpr char kPass[] = "fuse_pool";
+constexpr char kFusePoolPass[] = "fuse_pool";
 // Maximum number of body nodes: every window recomputes them.
 constexpr size_t kMaxNodes = 64;
 
@@ -286,11 +286,12 @@ bool FusePool(Graph& graph, PassContext& context) {
     if (joined.contains(pool)) continue;
     Region region(graph, *pool);
     if (region.Reason().empty()) continue;
-    if (!region.IsAlone() && !context.ConsumeFuel(kPass, *pool->output())) {
+    if (!region.IsAlone() &&
+        !context.ConsumeFuel(kFusePoolPass, *pool->output())) {
       break;
     }
     const ir::Target& target = context.target().target();
-    Decision decision{.pass = kPass,
+    Decision decision{.pass = kFusePoolPass,
                       .subject = pool->output()->name(),
                       .accepted = !region.IsAlone(),
                       .reason = region.Reason(),

@@ -44,7 +44,7 @@ using ir::Node;
 using ir::OpKind;
 using ir::Value;
 
-constexpr char kPass[] = "fuse_updates";
+constexpr char kFuseUpdatesPass[] = "fuse_updates";
 
 // Alignment of contiguous tensors, in bytes. Tensors of different dtypes have
 // the same element offsets only if none of them is padded.
@@ -550,7 +550,7 @@ void RecordJoin(const std::vector<Node*>& members, const WeightCopies& copies,
   const std::string with =
       made == 0 ? "" : fmt::format(", with {} cached cast weights", made);
   context.Record(
-      {.pass = kPass,
+      {.pass = kFuseUpdatesPass,
        .subject = fmt::format("{} .. {}", members.front()->output()->name(),
                               members.back()->output()->name()),
        .accepted = accepted,
@@ -586,7 +586,8 @@ bool FuseUpdates(Graph& graph, PassContext& context) {
       for (const Node* node : members) made += copies.Of(*node).size();
       // One tensor with norms gets the lowering of updates, too.
       if (members.size() + made < 2 && !HasTotals(*members[0])) continue;
-      const bool fuel = context.ConsumeFuel(kPass, *members[0]->output());
+      const bool fuel =
+          context.ConsumeFuel(kFuseUpdatesPass, *members[0]->output());
       RecordJoin(members, copies, fuel, context);
       if (!fuel) continue;
       if (made > 0) {

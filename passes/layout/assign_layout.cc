@@ -42,7 +42,7 @@ using ir::OpKind;
 using ir::OpTrait;
 using ir::Value;
 
-constexpr char kPass[] = "assign_layout";
+constexpr char kAssignLayoutPass[] = "assign_layout";
 
 class Assignment {
  public:
@@ -192,7 +192,7 @@ class Assignment {
       changed_ |= node.attrs().String("algorithm") != candidate->algorithm;
       node.mutable_attrs().Set("algorithm", candidate->algorithm);
       context_.Record(
-          {.pass = kPass,
+          {.pass = kAssignLayoutPass,
            .subject = node.output()->name(),
            .accepted = true,
            .reason = candidate->algorithm + " " + candidate->implementation,

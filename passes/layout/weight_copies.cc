@@ -31,7 +31,7 @@ using ir::Node;
 using ir::OpKind;
 using ir::Value;
 
-constexpr char kPass[] = "cache_weight_casts";
+constexpr char kCacheWeightCastsPass[] = "cache_weight_casts";
 constexpr char kRepacks[] = "weight_repacks";
 
 // Returns true for nodes that only round elements or change the layout.
@@ -142,7 +142,8 @@ class Keeper {
     const std::string name = ir::WeightCopyName(of, reading.rounding, type);
     const bool exists =
         places_.empty() ? next != nullptr : places_.contains(name);
-    if (!exists || !context_.ConsumeFuel(kPass, *reading.value)) return;
+    if (!exists || !context_.ConsumeFuel(kCacheWeightCastsPass, *reading.value))
+      return;
     Value* copy = graph_.FindInput(name);
     if (copy == nullptr) {
       copy = Add(type, name, of, reading.rounding, next);
@@ -176,7 +177,7 @@ class Keeper {
 
   void Record(const Value& weight, const Value& copy, const Value& read) {
     Decision decision;
-    decision.pass = kPass;
+    decision.pass = kCacheWeightCastsPass;
     decision.subject = read.name();
     decision.accepted = true;
     decision.reason = fmt::format("{} is state", ToString(copy.type()));

@@ -16,7 +16,7 @@ using ir::Node;
 using ir::OpKind;
 using ir::Value;
 
-constexpr char kPass[] = "fuse_conv_norm";
+constexpr char kFuseConvNormPass[] = "fuse_conv_norm";
 
 bool FitsLayouts(const Node& node, const ir::LibraryCandidate& candidate) {
   for (size_t i = 0; i < node.num_inputs(); ++i) {
@@ -108,7 +108,7 @@ Node* ConvRewriter::DataGradient(const Value* value) const {
 }
 
 bool ConvRewriter::ConsumeFuel(const Value& subject) {
-  return context_.ConsumeFuel(kPass, subject);
+  return context_.ConsumeFuel(kFuseConvNormPass, subject);
 }
 
 Node* ConvRewriter::Extend(const Node& conv, ir::LibraryFusion fusion,
@@ -151,7 +151,7 @@ void ConvRewriter::Record(Places& places, const Value& subject, bool accepted,
   const int64_t saved = saved_bytes > 0 ? ir::KernelNs(saved_bytes, target) -
                                               target.launch_overhead_ns
                                         : 0;
-  context_.Record({.pass = kPass,
+  context_.Record({.pass = kFuseConvNormPass,
                    .subject = subject.name(),
                    .accepted = accepted,
                    .reason = std::move(reason),

@@ -40,7 +40,7 @@ using ir::Node;
 using ir::OpKind;
 using ir::Value;
 
-constexpr char kPass[] = "lower_batch_norm";
+constexpr char kLowerBatchNormPass[] = "lower_batch_norm";
 
 std::vector<int64_t> ReducedDims(const Value* x) {
   return x->type().rank() == 4 ? std::vector<int64_t>{0, 2, 3}
@@ -363,7 +363,7 @@ bool LowerBatchNorm(ir::Graph& graph, PassContext& context) {
   for (Node* node : nodes) {
     const bool train = node->kind() == OpKind::kBatchNormTrain;
     if (!train && node->kind() != OpKind::kBatchNormGrad) continue;
-    if (!context.ConsumeFuel(kPass, *node->output())) break;
+    if (!context.ConsumeFuel(kLowerBatchNormPass, *node->output())) break;
     CheckRanks(*node, context);
     if (!train) CountGradient(*node, context);
     if (IsSeparate(*node, context.options())) {

@@ -24,7 +24,7 @@ using ir::Node;
 using ir::OpKind;
 using ir::Value;
 
-constexpr char kPass[] = "fuse_norm_activation";
+constexpr char kFuseNormActivationPass[] = "fuse_norm_activation";
 constexpr size_t kMean = 1;      // result of batch_norm_train
 constexpr size_t kGradMean = 4;  // operand of batch_norm_grad
 
@@ -93,7 +93,7 @@ class Fuser {
       const NormActivation match = matches.Of(relu);
       if (!match.rejection.empty()) Reject(*relu, match.rejection);
       if (match.norm == nullptr ||
-          !context_.ConsumeFuel(kPass, *relu->output())) {
+          !context_.ConsumeFuel(kFuseNormActivationPass, *relu->output())) {
         continue;
       }
       Rewrite(match);
@@ -104,7 +104,7 @@ class Fuser {
 
  private:
   void Reject(const Node& relu, std::string reason) {
-    context_.Record({.pass = kPass,
+    context_.Record({.pass = kFuseNormActivationPass,
                      .subject = relu.output()->name(),
                      .accepted = false,
                      .reason = std::move(reason),
@@ -161,7 +161,7 @@ class Fuser {
     const int64_t modelled = ModelledNs(fused);
     int64_t apart = 0;
     for (const Node* node : match.Nodes()) apart += ModelledNs(*node);
-    context_.Record({.pass = kPass,
+    context_.Record({.pass = kFuseNormActivationPass,
                      .subject = match.relu->output()->name(),
                      .accepted = true,
                      .reason = std::move(reason),

@@ -42,7 +42,7 @@ using ir::Graph;
 using ir::Node;
 using ir::OpKind;
 
-constexpr char kPass[] = "space_to_depth";
+constexpr char kSpaceToDepthPass[] = "space_to_depth";
 
 // Padded channels: of 8 bytes, and of 16, in 16 bit.
 constexpr std::array kPaddedForms = {ImageForm{1, 4}, ImageForm{1, 8}};
@@ -149,9 +149,11 @@ bool SpaceToDepth(Graph& graph, PassContext& context) {
     if (rewrite.has_value()) {
       decision = Decide(*conv, *rewrite, rewrite->choice(), context);
     }
-    if (decision.taken && !context.ConsumeFuel(kPass, *conv->output())) break;
+    if (decision.taken &&
+        !context.ConsumeFuel(kSpaceToDepthPass, *conv->output()))
+      break;
     context.Record(
-        {.pass = kPass,
+        {.pass = kSpaceToDepthPass,
          .subject = conv->output()->name(),
          .accepted = decision.taken,
          .reason = std::move(decision.reason),

@@ -44,7 +44,7 @@ using ir::OpKind;
 using ir::PrecisionRule;
 using ir::Value;
 
-constexpr char kPass[] = "mixed_precision";
+constexpr char kMixedPrecisionPass[] = "mixed_precision";
 
 bool IsWide(const Value* value) { return value->type().dtype == DType::kF32; }
 
@@ -77,7 +77,7 @@ class Painter {
       const bool narrow = white_.contains(node.get());
       ++context.counters()[narrow ? "allowed_16" : "allowed_f32"];
       Decision decision;
-      decision.pass = kPass;
+      decision.pass = kMixedPrecisionPass;
       decision.subject = node->output()->name();
       decision.accepted = narrow;
       decision.reason =
@@ -280,7 +280,7 @@ class Rewriter {
     const bool narrows = dtype == narrow_;
     ++context_.counters()[narrows ? "casts_narrow" : "casts_wide"];
     Decision decision;
-    decision.pass = kPass;
+    decision.pass = kMixedPrecisionPass;
     decision.subject = value->name();
     decision.accepted = true;
     decision.reason = fmt::format("cast to {}", DTypeName(dtype));
@@ -331,7 +331,8 @@ class Rewriter {
 
   void Visit(Node& node) {
     const bool white =
-        painter_.IsWhite(node) && context_.ConsumeFuel(kPass, *node.output());
+        painter_.IsWhite(node) &&
+        context_.ConsumeFuel(kMixedPrecisionPass, *node.output());
     if (IsIdentity(node)) {
       if (IsNarrowed(node.input(0))) Retype(node);
       return;

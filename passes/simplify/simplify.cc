@@ -28,7 +28,7 @@ using ir::ScalarOp;
 
 constexpr int kMaxSweeps = 16;
 constexpr int kMaxRewritesOfANode = 64;
-constexpr char kPass[] = "simplify";
+constexpr char kSimplifyPass[] = "simplify";
 
 // --- Value numbering ---------------------------------------------------------
 
@@ -148,7 +148,8 @@ class Sweep {
       FUSOR_ASSERT(i < kMaxRewritesOfANode, "{}: rewriting does not terminate",
                    name);
       const auto replacement = FindReplacement(*node);
-      if (!replacement || !context_.ConsumeFuel(kPass, *node->output())) {
+      if (!replacement ||
+          !context_.ConsumeFuel(kSimplifyPass, *node->output())) {
         break;
       }
       ir::Value* value = replacement->value;
@@ -159,7 +160,7 @@ class Sweep {
       node = value->producer();
     }
     Node* known = table_.FindOrInsert(node);
-    if (known != node && context_.ConsumeFuel(kPass, *node->output())) {
+    if (known != node && context_.ConsumeFuel(kSimplifyPass, *node->output())) {
       for (size_t i = 0; i < node->num_outputs(); ++i) {
         graph_.ReplaceAllUses(node->output(i), known->output(i));
       }
@@ -191,7 +192,7 @@ bool Simplify(Graph& graph, PassContext& context) {
   bool changed = false;
   for (int i = 0; i < kMaxSweeps; ++i) {
     const bool swept = Sweep(graph, context).Run();
-    const bool dropped = EraseDeadNodes(graph, context, kPass);
+    const bool dropped = EraseDeadNodes(graph, context, kSimplifyPass);
     if (!swept && !dropped) return changed;
     changed = true;
   }

@@ -15,22 +15,19 @@
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
 #include "ir/support/json.h"
+#include "ir/support/str.h"
 #include "runtime/checkpoint/weights.h"
 
 namespace fusor::runtime {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr char kManifest[] = "manifest.json";
 constexpr char kModelFile[] = "model.safetensors";
 constexpr char kOptimizerFile[] = "optimizer.safetensors";
 constexpr char kFormat[] = "fusor-checkpoint";
 constexpr int kFormatVersion = 1;
-
-std::string_view View(std::span<const uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 bool IsZero(std::span<const uint8_t> bytes) {
   return std::all_of(bytes.begin(), bytes.end(),
@@ -80,19 +77,20 @@ std::string SealOf(std::string_view body) {
 
 std::string EncodeManifest(const CheckpointHeader& h,
                            const std::map<std::string, FileSum>& files) {
-  Json json = {{"format", kFormat},
-               {"format_version", kFormatVersion},
-               {"version", h.version},
-               {"sequence", h.sequence},
-               {"step", h.step},
-               {"data_order", {{"epoch", h.epoch}, {"batch", h.batch}}},
-               {"generator", {{"kind", "philox4x32-10"}, {"seed", h.seed}}},
-               {"evaluation_due", h.evaluation_due},
-               {"best_top1", h.best_top1},
-               {"loss_hash", h.loss_hash},
-               {"identity", h.identity},
-               {"options", h.options},
-               {"choices", h.choices}};
+  OrderedJson json = {
+      {"format", kFormat},
+      {"format_version", kFormatVersion},
+      {"version", h.version},
+      {"sequence", h.sequence},
+      {"step", h.step},
+      {"data_order", {{"epoch", h.epoch}, {"batch", h.batch}}},
+      {"generator", {{"kind", "philox4x32-10"}, {"seed", h.seed}}},
+      {"evaluation_due", h.evaluation_due},
+      {"best_top1", h.best_top1},
+      {"loss_hash", h.loss_hash},
+      {"identity", h.identity},
+      {"options", h.options},
+      {"choices", h.choices}};
   for (const auto& [name, sum] : files) {
     json["files"][name] = {{"bytes", sum.bytes}, {"crc32c", sum.crc32c}};
   }
@@ -106,13 +104,13 @@ struct Manifest {
   std::map<std::string, FileSum> files;
 };
 
-Manifest DecodeManifest(const Json& json) {
+Manifest DecodeManifest(const OrderedJson& json) {
   Manifest manifest;
   CheckpointHeader& h = manifest.header;
   json.at("version").get_to(h.version);
   h.sequence = JsonInteger<int64_t>(json.at("sequence"));
   h.step = JsonInteger<int64_t>(json.at("step"));
-  const Json& order = json.at("data_order");
+  const OrderedJson& order = json.at("data_order");
   h.epoch = JsonInteger<int64_t>(order.at("epoch"));
   h.batch = JsonInteger<int64_t>(order.at("batch"));
   h.seed = JsonInteger<uint64_t>(json.at("generator").at("seed"));
@@ -123,7 +121,7 @@ Manifest DecodeManifest(const Json& json) {
   json.at("options").get_to(h.options);
   h.choices = json.value("choices", "");  // since version 0.2
   for (const char* name : {kModelFile, kOptimizerFile}) {
-    const Json& sum = json.at("files").at(name);
+    const OrderedJson& sum = json.at("files").at(name);
     manifest.files[name] = {JsonInteger<int64_t>(sum.at("bytes")),
                             JsonInteger<uint32_t>(sum.at("crc32c"))};
   }
@@ -134,14 +132,14 @@ Manifest ReadManifest(const std::string& path) {
   const std::string file = path + "/" + kManifest;
   std::vector<uint8_t> bytes;
   ReadFile(file, ErrorCode::kCheckpoint, bytes);
-  const std::string_view text = View(bytes);
+  const std::string_view text = AsText(bytes);
   const size_t seal_size = SealOf("").size();
   const size_t body = text.size() - std::min(text.size(), seal_size);
   FUSOR_CHECK(text.substr(body) == SealOf(text.substr(0, body)), kCheckpoint,
               "{}: damaged: its checksum is not that of its text", file);
   // Beyond this point, errors occur only if another program wrote the file.
   try {
-    const Json json = Json::parse(text);
+    const OrderedJson json = OrderedJson::parse(text);
     FUSOR_CHECK(json.at("format") == kFormat &&
                     json.at("format_version") == kFormatVersion,
                 kCheckpoint, "{}: expected {} version {}, got {} version {}",
@@ -185,7 +183,7 @@ uint64_t HashOf(std::span<const ir::TensorSource> tensors) {
   for (const ir::TensorSource& tensor : tensors) {
     uint32_t& sum = sums[tensor.name];
     ir::ForEachPiece(tensor, [&](int64_t, std::span<const uint8_t> piece) {
-      sum = Crc32c(View(piece), sum);
+      sum = Crc32c(AsText(piece), sum);
     });
   }
   uint64_t hash = kHashSeed;

@@ -12,6 +12,7 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
+#include "ir/support/str.h"
 
 namespace fusor::runtime {
 namespace {
@@ -69,10 +70,6 @@ uint32_t MetadataSum(const Metadata& metadata) {
 
 std::string SumText(uint32_t sum) { return fmt::format("{:08x}", sum); }
 
-std::string_view View(std::span<const uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 std::vector<uint8_t> ReadRange(const InputFile& file, int64_t offset,
                                int64_t bytes) {
   std::vector<uint8_t> range(static_cast<size_t>(bytes));
@@ -87,7 +84,7 @@ uint32_t SumOf(const InputFile& file, int64_t offset, uint32_t sum) {
   for (; offset < file.size(); offset += kPiece) {
     piece.resize(static_cast<size_t>(std::min(kPiece, file.size() - offset)));
     file.Read(offset, piece);
-    sum = Crc32c(View(piece), sum);
+    sum = Crc32c(AsText(piece), sum);
   }
   return sum;
 }
@@ -99,7 +96,7 @@ bool IsPickle(const InputFile& file) {
   if (file.size() <= static_cast<int64_t>(kZip.size())) return false;
   const std::vector<uint8_t> head =
       ReadRange(file, 0, static_cast<int64_t>(kZip.size()));
-  return View(head) == kZip ||
+  return AsText(head) == kZip ||
          (head[0] == kProtocol && head[1] >= 2 && head[1] <= 5 &&
           ReadRange(file, file.size() - 1, 1)[0] == '.');
 }
@@ -364,7 +361,7 @@ FileSum WriteSafetensors(const std::string& path,
                             {"shape", tensor->type.shape},
                             {"data_offsets", {offset, end}}};
     ir::ForEachPiece(*tensor, [&](int64_t, std::span<const uint8_t> piece) {
-      sum = Crc32c(View(piece), sum);
+      sum = Crc32c(AsText(piece), sum);
     });
     offset = end;
   }
@@ -380,7 +377,7 @@ FileSum WriteSafetensors(const std::string& path,
     add(encoded);
     for (const ir::TensorSource* tensor : order) {
       ir::ForEachPiece(*tensor, [&](int64_t, std::span<const uint8_t> piece) {
-        add(View(piece));
+        add(AsText(piece));
       });
     }
   };

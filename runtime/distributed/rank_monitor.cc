@@ -31,7 +31,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kGreetingTime{10'000};
 constexpr milliseconds kMomentToFail{2'000};
 constexpr milliseconds kFarewell{1'000};
 constexpr milliseconds kLastWord{500};

@@ -11,6 +11,9 @@ namespace fusor::runtime {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
+// A new connection must send its greeting within this time.
+constexpr std::chrono::milliseconds kGreetingTime{10'000};
+
 // A TCP connection or listening socket; closed on destruction. Failures throw
 // kPeerLost, naming the address, unless stated otherwise.
 class Socket {

@@ -19,8 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// A client must send its greeting within this time and this many bytes.
-constexpr milliseconds kGreetingTime{10'000};
+// A client must send its greeting within so many bytes.
 constexpr uint32_t kMaxGreeting = 4096;
 
 Socket ListenFrom(int port, int more_ports) {

@@ -70,6 +70,7 @@ function(fusor_backend name)
     PREFIX ""
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/fusor
     LINK_DEPENDS ${exports})
+  fusor_unity(fusor_${name})
   add_dependencies(fusor_${name} fusor_build_id)
   add_dependencies(fusor_programs fusor_${name})
   set_property(GLOBAL APPEND PROPERTY FUSOR_BUILT_BACKENDS ${name})

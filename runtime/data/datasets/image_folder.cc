@@ -10,6 +10,7 @@
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
+#include "ir/support/str.h"
 
 namespace fusor::runtime {
 namespace {
@@ -89,8 +90,6 @@ void AddGroups(const fs::path& root, const std::string& relative,
   }
   above.pop_back();
 }
-
-std::string Quoted(const std::string& name) { return "'" + name + "'"; }
 
 }  // namespace
 

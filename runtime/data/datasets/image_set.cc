@@ -5,6 +5,7 @@
 
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
+#include "ir/support/str.h"
 
 namespace fusor::runtime {
 namespace {
@@ -51,8 +52,6 @@ class LimitedSet : public ImageSet {
   const int64_t max_per_class_;
   std::vector<int64_t> indices_;
 };
-
-std::string Quoted(const std::string& name) { return "'" + name + "'"; }
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/little_endian.h"
+#include "ir/support/str.h"
 
 namespace fusor::runtime {
 namespace {
@@ -15,10 +16,6 @@ constexpr size_t kHeaderBytes = 16;
 constexpr size_t kRowBytes = 24;
 constexpr size_t kTrailerBytes = 48;
 constexpr size_t kCheckedBytes = 36;  // of the trailer
-
-std::string_view Text(std::span<const uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 // The numbers of a trailer.
 struct Trailer {
@@ -32,7 +29,7 @@ struct Trailer {
 // Reads the trailer of a file. Throws kData unless it suits the file's size.
 Trailer ReadTrailer(std::span<const uint8_t> file, const std::string& path) {
   FUSOR_CHECK(file.size() >= kHeaderBytes + kTrailerBytes &&
-                  Text(file.last(kPackedEnd.size())) == kPackedEnd,
+                  AsText(file.last(kPackedEnd.size())) == kPackedEnd,
               kData,
               "{}: expected a whole shard of fusor's, got {} bytes without an "
               "end",
@@ -48,7 +45,7 @@ Trailer ReadTrailer(std::span<const uint8_t> file, const std::string& path) {
                         .classes = LoadLittle<uint32_t>(bytes.subspan(24)),
                         .crc = LoadLittle<uint32_t>(bytes.subspan(28))};
   FUSOR_CHECK(LoadLittle<uint32_t>(bytes.subspan(kCheckedBytes)) ==
-                  Crc32c(Text(bytes.first(kCheckedBytes))),
+                  Crc32c(AsText(bytes.first(kCheckedBytes))),
               kData, "{}: the shard is damaged: wrong checksum of its end",
               path);
   const uint64_t end = file.size() - kTrailerBytes;
@@ -72,7 +69,7 @@ std::vector<std::string> SplitNames(std::span<const uint8_t> bytes,
     const auto size = LoadLittle<uint32_t>(bytes);
     bytes = bytes.subspan(4);
     if (size > bytes.size()) break;
-    names.emplace_back(Text(bytes.first(size)));
+    names.emplace_back(AsText(bytes.first(size)));
     bytes = bytes.subspan(size);
   }
   return names;
@@ -81,7 +78,7 @@ std::vector<std::string> SplitNames(std::span<const uint8_t> bytes,
 }  // namespace
 
 bool IsPackedImages(std::span<const uint8_t> start) {
-  return Text(start).starts_with(kPackedStart);
+  return AsText(start).starts_with(kPackedStart);
 }
 
 PackedImages::PackedImages(std::string path,
@@ -100,7 +97,7 @@ void PackedImages::Open(const std::string& path) {
   const auto names =
       file.subspan(trailer.index + rows_bytes, trailer.name_bytes);
   FUSOR_CHECK(
-      Crc32c(Text(file.subspan(
+      Crc32c(AsText(file.subspan(
           trailer.index, rows_bytes + trailer.name_bytes))) == trailer.crc,
       kData, "{}: the shard is damaged: wrong checksum of its index", path);
   for (size_t at = 0; at < rows.size(); at += kRowBytes) {
@@ -167,7 +164,7 @@ Sample PackedImages::Read(int64_t index,
   entry.file->Load(begin, size);
   const auto bytes = entry.file->bytes().subspan(begin, size);
   const auto stored = LoadLittle<uint32_t>(entry.row.subspan(16));
-  const uint32_t computed = Crc32c(Text(bytes));
+  const uint32_t computed = Crc32c(AsText(bytes));
   FUSOR_CHECK(stored == computed, kData,
               "{}: the image is damaged: expected checksum {:08x}, got {:08x}",
               Name(index), stored, computed);
@@ -180,7 +177,7 @@ uint64_t PackedImages::Fingerprint() const {
   for (const std::span<const uint8_t> rows : indices_) {
     for (size_t at = 0; at < rows.size(); at += kRowBytes) {
       // Sizes, checksums and labels, without positions.
-      hash = HashBytes(Text(rows.subspan(at + 8, kRowBytes - 8)), hash);
+      hash = HashBytes(AsText(rows.subspan(at + 8, kRowBytes - 8)), hash);
     }
   }
   for (const std::string& name : class_names_) {

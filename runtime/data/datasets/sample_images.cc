@@ -74,18 +74,18 @@ float Rings(float u, float v) {
 
 float Stripes(float u, float) { return Fraction(u) < 0.5f ? 1 : 0; }
 
-struct Kind {
+struct ImageKind {
   const char* name;
   float (*blend)(float u, float v);
 };
 
-constexpr Kind kKinds[] = {
+constexpr ImageKind kKinds[] = {
     {"checkers", Checkers}, {"discs", Discs},     {"gradients", Gradients},
     {"rings", Rings},       {"stripes", Stripes},
 };
 
-void Draw(const Kind& kind, const SampleImagesOptions& options, Draws& draws,
-          Image& image) {
+void Draw(const ImageKind& kind, const SampleImagesOptions& options,
+          Draws& draws, Image& image) {
   image.SetSize(draws.Integer(options.min_side, options.max_side),
                 draws.Integer(options.min_side, options.max_side));
   // Draws one dark and one light colour, in random roles.

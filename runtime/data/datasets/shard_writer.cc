@@ -6,16 +6,13 @@
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/little_endian.h"
+#include "ir/support/str.h"
 #include "runtime/data/datasets/packed_images.h"
 #include "runtime/data/datasets/recordio.h"
 #include "runtime/data/datasets/tfrecord.h"
 
 namespace fusor::runtime {
 namespace {
-
-std::string_view Text(std::span<const uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 // Appends a protobuf field of bytes.
 void AppendField(int number, std::string_view bytes, std::string& out) {
@@ -60,7 +57,7 @@ class TfRecordWriter : public ShardWriter {
     add("image/class/label", 3,
         Varint(static_cast<uint64_t>(sample.label) + 1));
     add("image/class/text", 1, class_names_[static_cast<size_t>(sample.label)]);
-    add("image/encoded", 1, Text(sample.image));
+    add("image/encoded", 1, AsText(sample.image));
     const std::string example = Field(1, features);
     std::string length;
     AppendLittle<uint64_t>(example.size(), length);
@@ -87,7 +84,7 @@ class RecordIoWriter : public ShardWriter {
                  data);
     AppendLittle(static_cast<uint64_t>(sample.index), data);
     AppendLittle<uint64_t>(0, data);  // the second id
-    data += Text(sample.image);
+    data += AsText(sample.image);
     index_ += fmt::format("{}\t{}\n", sample.index, position());
     std::string magic;
     AppendLittle(kRecordIoMagic, magic);
@@ -134,7 +131,7 @@ class WebDatasetWriter : public ShardWriter {
   using ShardWriter::ShardWriter;
 
   void Add(const OutputSample& sample) override {
-    const std::string_view image = Text(sample.image);
+    const std::string_view image = AsText(sample.image);
     AppendFile(fmt::format("{:09}.cls", sample.index),
                fmt::format("{}", sample.label));
     AppendFile(fmt::format("{:09}.{}", sample.index, ExtensionOf(image)),
@@ -191,9 +188,9 @@ class PackedWriter : public ShardWriter {
   void Add(const OutputSample& sample) override {
     AppendLittle(static_cast<uint64_t>(position()), rows_);
     AppendLittle(static_cast<uint64_t>(sample.image.size()), rows_);
-    AppendLittle(Crc32c(Text(sample.image)), rows_);
+    AppendLittle(Crc32c(AsText(sample.image)), rows_);
     AppendLittle(static_cast<uint32_t>(sample.label), rows_);
-    Append(Text(sample.image));
+    Append(AsText(sample.image));
     ++images_;
   }
 

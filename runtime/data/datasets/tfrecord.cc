@@ -7,6 +7,7 @@
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/little_endian.h"
+#include "ir/support/str.h"
 #include "runtime/data/files/byte_source.h"
 #include "runtime/data/files/tf_example.h"
 
@@ -16,15 +17,11 @@ namespace {
 constexpr int64_t kHeaderBytes = 12;
 constexpr int64_t kFramingBytes = kHeaderBytes + 4;
 
-std::string_view Text(std::span<const uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // Returns the length in a record's header. Throws kData if its checksum is
 // wrong.
 uint64_t ReadLength(std::span<const uint8_t> header, const std::string& name) {
   const auto stored = LoadLittle<uint32_t>(header.subspan(8));
-  const uint32_t computed = MaskedCrc32c(Text(header.first(8)));
+  const uint32_t computed = MaskedCrc32c(AsText(header.first(8)));
   FUSOR_CHECK(stored == computed, kData,
               "{}: not a TFRecord: expected a length with checksum {:08x}, got "
               "{:08x}",
@@ -99,7 +96,7 @@ void ReadLabel(RecordShard& shard, size_t at, bool first) {
   if (first) shard.first_label = name ? 1 : 0;
   constexpr uint64_t kMaxNameBytes = 256;
   if (name && name->size <= kMaxNameBytes && !shard.names.contains(label)) {
-    shard.names[label] = Text(bytes.Read(name->begin, name->size));
+    shard.names[label] = AsText(bytes.Read(name->begin, name->size));
   }
 }
 
@@ -128,7 +125,7 @@ uint32_t MaskedCrc32c(std::string_view bytes) {
 bool IsTfRecord(std::span<const uint8_t> start) {
   return start.size() >= static_cast<size_t>(kHeaderBytes) &&
          LoadLittle<uint32_t>(start.subspan(8)) ==
-             MaskedCrc32c(Text(start.first(8)));
+             MaskedCrc32c(AsText(start.first(8)));
 }
 
 TfRecordSet::TfRecordSet(std::string path,
@@ -146,7 +143,7 @@ Sample TfRecordSet::Read(int64_t index, std::vector<uint8_t>& storage) const {
               Name(index), length, stored);
   const auto data = record.subspan(static_cast<size_t>(kHeaderBytes), length);
   const auto expected = LoadLittle<uint32_t>(record.last(4));
-  const uint32_t computed = MaskedCrc32c(Text(data));
+  const uint32_t computed = MaskedCrc32c(AsText(data));
   FUSOR_CHECK(expected == computed, kData,
               "{}: the record is damaged: expected checksum {:08x}, got {:08x}",
               Name(index), expected, computed);

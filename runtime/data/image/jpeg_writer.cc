@@ -31,7 +31,7 @@ struct WriterState {
   }
 };
 
-[[noreturn]] void OnError(j_common_ptr cinfo) {
+[[noreturn]] void OnWriteError(j_common_ptr cinfo) {
   auto* state = static_cast<WriterState*>(cinfo->client_data);
   cinfo->err->format_message(cinfo, state->message);
   std::longjmp(state->jump, 1);
@@ -40,7 +40,7 @@ struct WriterState {
 bool Encode(WriterState& state, const Image& image, int quality) {
   jpeg_compress_struct& cinfo = state.cinfo;
   cinfo.err = jpeg_std_error(&state.errors);
-  state.errors.error_exit = OnError;
+  state.errors.error_exit = OnWriteError;
   cinfo.client_data = &state;
   if (setjmp(state.jump) != 0) return false;
   jpeg_create_compress(&cinfo);
