@@ -14,11 +14,11 @@ struct DTypeRow {
   bool is_float;
 };
 
-constexpr DTypeRow kRows[] = {
+constexpr DTypeRow kDTypes[] = {
     {"f64", 8, true},  {"f32", 4, true},  {"f16", 2, true}, {"bf16", 2, true},
     {"i32", 4, false}, {"i64", 8, false}, {"u8", 1, false}, {"bool", 1, false}};
 
-const DTypeRow& Row(DType dtype) { return kRows[static_cast<int>(dtype)]; }
+const DTypeRow& Row(DType dtype) { return kDTypes[static_cast<int>(dtype)]; }
 
 // Rounds a double once to `mantissa` fraction bits and a minimum exponent of
 // `min_exponent`. Adding and subtracting 1.5 * 2^52 units in the last place

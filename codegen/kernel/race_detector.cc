@@ -24,9 +24,9 @@ struct Access {
 
 using Accesses = std::vector<Access>;
 
-class Collector {
+class AccessCollector {
  public:
-  explicit Collector(const Kernel& kernel)
+  explicit AccessCollector(const Kernel& kernel)
       : kernel_(kernel), of_buffer_(kernel.buffers.size()) {}
 
   // Returns the accesses by buffer, in program order.
@@ -406,14 +406,14 @@ class AccessChecker {
 }  // namespace
 
 void CheckAccesses(const Kernel& kernel) {
-  const std::vector<Accesses> accesses = Collector(kernel).Collect();
+  const std::vector<Accesses> accesses = AccessCollector(kernel).Collect();
   for (size_t b = 0; b < accesses.size(); ++b) {
     AccessChecker(kernel, b, accesses[b], false).CheckOwnersAndLoads();
   }
 }
 
 void CheckResults(const Kernel& kernel, const std::vector<bool>& padded) {
-  const std::vector<Accesses> accesses = Collector(kernel).Collect();
+  const std::vector<Accesses> accesses = AccessCollector(kernel).Collect();
   for (size_t b = 0; b < accesses.size(); ++b) {
     const KernelBuffer& buffer = kernel.buffers[b];
     if (!buffer.written || buffer.scratch) continue;

@@ -154,7 +154,7 @@ class CompareTest(CliTest):
         self.assertTrue(data["comparisons"][0]["numbers"]["bit_identical"])
         document = self.drawn(page)
         self.assertIn("second.b.Norm", document)
-        self.assertGreater(document.count('class="chip'), 100)
+        self.assertGreater(document.count('class="chip'), 80)
         # Widths of boxes are proportional to time: the widest, and all of a
         # variant.
         widths = {"off": 0, "on": 0}

@@ -30,7 +30,7 @@ struct WebDataset::Shard {
 namespace {
 
 // Archives that are listed at the same time.
-constexpr int kThreads = 16;
+constexpr int kIndexThreads = 16;
 
 constexpr std::array<std::string_view, 7> kImages = {
     "bmp", "gif", "jpeg", "jpg", "png", "ppm", "webp"};
@@ -130,7 +130,7 @@ WebDataset::Shard WebDataset::List(const std::string& path) {
 WebDataset::WebDataset(std::string path, const std::vector<std::string>& files)
     : ImageSet("WebDataset", std::move(path)), shards_(files.size()) {
   AllowOpenFiles(files.size());
-  ParallelFor(files.size(), kThreads,
+  ParallelFor(files.size(), kIndexThreads,
               [&](size_t i) { shards_[i] = List(files[i]); });
   int32_t highest = kUnknownLabel;
   bool images = false;
