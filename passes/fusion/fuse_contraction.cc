@@ -206,7 +206,7 @@ class ContractionFusion {
       }
       region.generated_ns = region.plain_ns + prologue_ns;
       if (!HasOtherIndices(region)) return;
-      rejected = "a value of both factors is read at different indices";
+      rejected = "a value is read at different indices";
     }
   }
 

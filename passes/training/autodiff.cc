@@ -163,11 +163,11 @@ class Differentiation {
       return -1;
     }
     const ir::Shape& part = node->input(0)->type().shape;
-    const ir::Shape& whole = node->output()->type().shape;
+    const ir::Attrs& attrs = node->attrs();
     int64_t dim = -1;
-    for (size_t d = 0; d < whole.size(); ++d) {
-      if (node->attrs().Ints("interior")[d] != 0 && part[d] > 1) return -1;
-      if (part[d] == whole[d]) continue;
+    for (size_t d = 0; d < part.size(); ++d) {
+      if (attrs.Ints("interior")[d] != 0 && part[d] > 1) return -1;
+      if (attrs.Ints("low")[d] == 0 && attrs.Ints("high")[d] == 0) continue;
       if (dim >= 0) return -1;
       dim = static_cast<int64_t>(d);
     }
