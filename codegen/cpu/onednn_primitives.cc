@@ -280,6 +280,13 @@ ir::TensorType GroupedWeight(const ir::TensorType& weight, int64_t groups) {
     if (dim == 0) grouped.layout.order.push_back(0);
     grouped.layout.order.push_back(dim + 1);
   }
+  // oneDNN compares strides of single outputs, too: its name of this layout is
+  // hwioG16g.
+  if (outputs == 1 && !weight.layout.tiles.empty() &&
+      weight.layout.order.back() == 0) {
+    std::swap(grouped.layout.order.rbegin()[0],
+              grouped.layout.order.rbegin()[1]);
+  }
   for (const ir::Layout::Tile& tile : weight.layout.tiles) {
     const bool of_groups = tile.dim == 0 && outputs == 1;
     grouped.layout.tiles.push_back({of_groups ? 0 : tile.dim + 1, tile.size});

@@ -14,6 +14,10 @@ constexpr double kFmasPerCycle = 2;
 constexpr double kLoadsPerCycle = 2;
 constexpr double kFmaLatency = 4;
 constexpr double kLoadDelay = 0.125;
+// Time of loading a whole cache line relative to other loads: it more often
+// waits for the second-level cache.
+constexpr double kLineLoad = 4;
+constexpr int64_t kLineBytes = 64;
 // Slowdown if the rows of a tile are far apart in memory.
 constexpr double kDistantRows = 1.1;
 // Sums over more elements are divided into chunks.
@@ -27,10 +31,12 @@ struct Tile {
   int64_t rows;
   int64_t groups;
 
-  // Cycles per summed index.
-  double Cycles() const {
+  // Cycles per summed index. Loading a vector takes the time of `vector_load`
+  // rows.
+  double Cycles(double vector_load) const {
     const auto fmas = static_cast<double>(rows * groups);
-    const auto loads = static_cast<double>(rows + groups);
+    const double loads =
+        static_cast<double>(rows) + vector_load * static_cast<double>(groups);
     return std::max(
                {fmas / kFmasPerCycle, loads / kLoadsPerCycle, kFmaLatency}) +
            kLoadDelay * loads;
@@ -54,12 +60,12 @@ std::vector<TileRange> Tiles(int64_t extent, int64_t size) {
 }
 
 double Cycles(const std::vector<TileRange>& rows,
-              const std::vector<TileRange>& columns) {
+              const std::vector<TileRange>& columns, double vector_load) {
   double cycles = 0;
   for (const TileRange& r : rows) {
     for (const TileRange& c : columns) {
       cycles += static_cast<double>(r.tiles * c.tiles) *
-                Tile{r.size, c.size}.Cycles();
+                Tile{r.size, c.size}.Cycles(vector_load);
     }
   }
   return cycles;
@@ -132,6 +138,13 @@ class Planner {
     if (candidates.empty()) candidates.push_back(-1);
     int64_t all_rows = 1;
     for (const int axis : rows_) all_rows *= Extent(axis);
+    // Adjacent rows share a cache line per summed index, of which each vector
+    // may need one of its own.
+    const bool adjacent = std::any_of(
+        rows_.begin(), rows_.end(),
+        [&](int axis) { return CoefficientOf(of_row_, axis) == 1; });
+    const double vector_load =
+        adjacent && target_.vector_bytes >= kLineBytes ? kLineLoad : 1;
     double best = 0;
     for (const int axis : candidates) {
       const int64_t extent = axis < 0 ? 1 : Extent(axis);
@@ -142,7 +155,7 @@ class Planner {
           if (rows * groups + groups + 1 > registers) break;
           const std::vector<TileRange> r = Tiles(extent, rows);
           std::vector<TileRange> c = Tiles(Groups(), groups);
-          const double cycles = others * Cycles(r, c);
+          const double cycles = others * Cycles(r, c, vector_load);
           if (best != 0 && cycles >= best) continue;
           best = cycles;
           plan_.row_axis = axis;

@@ -262,8 +262,7 @@ std::optional<Contraction> ContractionOf(const Node& node,
   std::iota(dims.begin(), dims.end(), 0);
   c.domain.maps[node.output()] = MapOf(result.shape, dims);
   if (node.num_inputs() == 3) {
-    const int column = matmul ? dims.back() : 1;
-    c.bias = MapOf(node.input(2)->type().shape, {column});
+    c.bias = MapOf(node.input(2)->type().shape, {matmul ? dims.back() : 1});
   }
   const int fastest = FastestDim(result);
   const bool of_first = Reads(c.factors[0], fastest);
@@ -272,6 +271,9 @@ std::optional<Contraction> ContractionOf(const Node& node,
     return std::nullopt;
   }
   c.column_factor = of_first ? 0 : 1;
+  const int column = FastestDim(node.input(c.column_factor)->type());
+  c.contiguous =
+      column >= 0 && c.factors[c.column_factor][column].dim == fastest;
   return c;
 }
 

@@ -28,6 +28,7 @@ struct Contraction {
   // The factor that changes along the result's fastest dimension, whose vectors
   // are multiplied by scalars of the other factor.
   int column_factor = 1;
+  bool contiguous = false;  // whether its elements for a vector are adjacent
 
   int64_t macs() const;
   // Returns the product of the extents that `factor` has and the other has not.

@@ -76,12 +76,14 @@ FUSOR_INLINE void StoreRounded(uint16_t* to, const Floats& x) {
   StoreExactly(to, result);
 }
 
-// Loads and stores bytes. GCC moves the elements of 8-byte vectors one by one,
-// so these pass through vectors of 16 bytes.
+// Loads and stores bytes. GCC 12 moves the elements of 8-byte vectors one by
+// one, so these pass through vectors of 16 bytes. It also converts elements one
+// by one if their size changes by more than a factor of two.
 FUSOR_INLINE void LoadBytes(const uint8_t* from, Lanes<16>::Words& x) {
   Lanes<16>::Bytes bytes;
   std::memcpy(&bytes, from, sizeof(bytes));
-  x = __builtin_convertvector(bytes, Lanes<16>::Words);
+  x = __builtin_convertvector(__builtin_convertvector(bytes, Lanes<16>::Halves),
+                              Lanes<16>::Words);
 }
 FUSOR_INLINE void LoadBytes(const uint8_t* from, Lanes<8>::Words& x) {
   Lanes<16>::Bytes bytes = {};
@@ -94,7 +96,8 @@ FUSOR_INLINE void LoadBytes(const uint8_t* from, Lanes<8>::Words& x) {
   x = __builtin_convertvector(halves, Lanes<8>::Words);
 }
 FUSOR_INLINE void StoreBytes(uint8_t* to, const Lanes<16>::Words& x) {
-  const auto bytes = __builtin_convertvector(x, Lanes<16>::Bytes);
+  const auto bytes = __builtin_convertvector(
+      __builtin_convertvector(x, Lanes<16>::Halves), Lanes<16>::Bytes);
   std::memcpy(to, &bytes, sizeof(bytes));
 }
 FUSOR_INLINE void StoreBytes(uint8_t* to, const Lanes<8>::Words& x) {

@@ -1,5 +1,6 @@
 // Runs fusor's own max_pool.
 
+#include <immintrin.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -23,32 +24,40 @@ struct Window {
   int64_t position, width;        // of the part's first element; of the window
 };
 
-// Computes the first maximum of each channel and its position in the window,
-// of `kLanes` channels at a time. NaN is greater than any number.
-template <int kLanes, typename Element>
+// The first maximum so far of eight values each, and its position in the
+// window. NaN is greater than any number.
+struct Maximum {
+  Lanes<8>::Floats best;
+  Lanes<8>::Words at;
+
+  FUSOR_INLINE void Add(const Lanes<8>::Floats& here, int64_t position) {
+    const Lanes<8>::Words greater =
+        (here > best) | ((here != here) & (best == best));
+    const Lanes<8>::Words place =
+        Lanes<8>::Words{} + static_cast<int32_t>(position);
+    best = greater ? here : best;
+    at = greater ? place : at;
+  }
+};
+
+// Computes the first maximum of each channel and its position in the window.
+template <typename Element>
 FUSOR_INLINE void MaxOfWindow(const Window& w, int64_t channels,
                               const Element* x, Element* y, uint8_t* index) {
-  using Floats = typename Lanes<kLanes>::Floats;
-  using Words = typename Lanes<kLanes>::Words;
   int64_t c = 0;
-  for (; c + kLanes <= channels; c += kLanes) {
-    Floats best;
-    Load(x + c, best);
-    Words at = {};
-    at += static_cast<int32_t>(w.position);
+  for (; c + 8 <= channels; c += 8) {
+    Maximum maximum{};
+    Load(x + c, maximum.best);
+    maximum.at += static_cast<int32_t>(w.position);
     for (int64_t i = 0; i < w.rows; ++i) {
       for (int64_t j = 0; j < w.columns; ++j) {
-        Floats here;
+        Lanes<8>::Floats here;
         Load(x + c + i * w.row_step + j * w.column_step, here);
-        const Words greater = (here > best) | ((here != here) & (best == best));
-        const Words place =
-            Words{} + static_cast<int32_t>(w.position + i * w.width + j);
-        best = greater ? here : best;
-        at = greater ? place : at;
+        maximum.Add(here, w.position + i * w.width + j);
       }
     }
-    StoreExactly(y + c, best);
-    StoreBytes(index + c, at);
+    StoreExactly(y + c, maximum.best);
+    StoreBytes(index + c, maximum.at);
   }
   for (; c < channels; ++c) {
     int64_t from = 0;
@@ -68,6 +77,36 @@ FUSOR_INLINE void MaxOfWindow(const Window& w, int64_t channels,
   }
 }
 
+#define FUSOR_AVX512 \
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
+
+// The same for multiples of 16 channels. GCC 12 computes comparisons of vectors
+// of 16 one by one if they have several uses, unless they are intrinsics.
+template <typename Element>
+FUSOR_AVX512 void MaxOfWindowAvx512(const Window& w, int64_t channels,
+                                    const Element* x, Element* y,
+                                    uint8_t* index) {
+  for (int64_t c = 0; c < channels; c += 16) {
+    Lanes<16>::Floats here;
+    Load(x + c, here);
+    __m512 best = here;
+    __m512i at = _mm512_set1_epi32(static_cast<int32_t>(w.position));
+    for (int64_t i = 0; i < w.rows; ++i) {
+      for (int64_t j = 0; j < w.columns; ++j) {
+        Load(x + c + i * w.row_step + j * w.column_step, here);
+        const __mmask16 number = _mm512_cmp_ps_mask(best, best, _CMP_ORD_Q);
+        const __mmask16 greater =
+            _mm512_mask_cmp_ps_mask(number, best, here, _CMP_NGE_UQ);
+        best = _mm512_mask_mov_ps(best, greater, here);
+        at = _mm512_mask_set1_epi32(
+            at, greater, static_cast<int32_t>(w.position + i * w.width + j));
+      }
+    }
+    StoreExactly(y + c, Lanes<16>::Floats{best});
+    StoreBytes(index + c, (Lanes<16>::Words)at);
+  }
+}
+
 // The windows of a row of results, with `channels` contiguous channels each.
 struct Row {
   int64_t channels;
@@ -76,22 +115,77 @@ struct Row {
   int64_t image_width;
   int64_t result_step;  // elements
   Window window;        // rows are clipped to the image, columns are not
+
+  int64_t Left(int64_t i) const { return i * stride - pad; }
 };
 
-template <int kLanes, typename Element>
+// Computes result i of a row.
+template <auto kMaxOfWindow, typename Element>
+FUSOR_INLINE void MaxAt(const Row& row, int64_t i, const Element* x, Element* y,
+                        uint8_t* index) {
+  const int64_t left = row.Left(i);
+  const int64_t first = std::max<int64_t>(left, 0);
+  Window window = row.window;
+  window.columns = std::min(left + row.window.columns, row.image_width) - first;
+  window.position += first - left;
+  kMaxOfWindow(window, row.channels, x + first * window.column_step,
+               y + i * row.result_step, index + i * row.result_step);
+}
+
+template <auto kMaxOfWindow, typename Element>
 FUSOR_INLINE void MaxOfRow(const Row& row, const Element* x, Element* y,
                            uint8_t* index) {
   for (int64_t i = 0; i < row.count; ++i) {
-    const int64_t left = i * row.stride - row.pad;
-    const int64_t first = std::max<int64_t>(left, 0);
-    Window window = row.window;
-    window.columns =
-        std::min(left + row.window.columns, row.image_width) - first;
-    window.position += first - left;
-    MaxOfWindow<kLanes>(window, row.channels, x + first * window.column_step, y,
-                        index);
-    y += row.result_step;
-    index += row.result_step;
+    MaxAt<kMaxOfWindow>(row, i, x, y, index);
+  }
+}
+
+// Loads every second of 16 elements.
+FUSOR_INLINE void LoadEven(const float* from, Lanes<8>::Floats& x) {
+  Lanes<8>::Floats low, high;
+  Load(from, low);
+  Load(from + 8, high);
+  x = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14);
+}
+FUSOR_INLINE void LoadEven(const uint16_t* from, Lanes<8>::Floats& x) {
+  Lanes<8>::Words pairs;
+  std::memcpy(&pairs, from, sizeof(pairs));
+  pairs <<= 16;
+  std::memcpy(&x, &pairs, sizeof(x));
+}
+
+// Computes a row of single channels, whose results are contiguous: eight of
+// them at once where their windows are inside the image.
+template <int kStride, typename Element>
+FUSOR_INLINE void MaxOfContiguousRow(const Row& row, const Element* x,
+                                     Element* y, uint8_t* index) {
+  const Window& w = row.window;
+  for (int64_t i = 0; i < row.count;) {
+    const int64_t left = row.Left(i);
+    if (left < 0 || i + 8 > row.count ||
+        left + w.columns - 1 + 8 * kStride > row.image_width) {
+      MaxAt<MaxOfWindow<Element>>(row, i, x, y, index);
+      ++i;
+      continue;
+    }
+    Maximum maximum{};
+    for (int64_t r = 0; r < w.rows; ++r) {
+      for (int64_t c = 0; c < w.columns; ++c) {
+        const Element* from = x + left + r * w.row_step + c;
+        Lanes<8>::Floats here;
+        if constexpr (kStride == 2) {
+          LoadEven(from, here);
+        } else {
+          Load(from, here);
+        }
+        if (r == 0 && c == 0) maximum.best = here;
+        maximum.Add(here, r * w.width + c);
+      }
+    }
+    StoreExactly(y + i, maximum.best);
+    StoreBytes(index + i,
+               maximum.at + static_cast<int32_t>(row.window.position));
+    i += 8;
   }
 }
 
@@ -100,37 +194,36 @@ using RowFunction = void (*)(const Row& row, const Element* x, Element* y,
                              uint8_t* index);
 
 template <typename Element>
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void
-MaxOfRowAvx512(const Row& row, const Element* x, Element* y, uint8_t* index) {
-  if (row.channels % 16 == 0) {
-    MaxOfRow<16>(row, x, y, index);
-  } else {
-    MaxOfRow<8>(row, x, y, index);
-  }
+FUSOR_AVX512 void MaxOfRowAvx512(const Row& row, const Element* x, Element* y,
+                                 uint8_t* index) {
+  MaxOfRow<MaxOfWindowAvx512<Element>>(row, x, y, index);
 }
 template <typename Element>
 __attribute__((target("avx2"))) void MaxOfRowAvx2(const Row& row,
                                                   const Element* x, Element* y,
                                                   uint8_t* index) {
-  MaxOfRow<8>(row, x, y, index);
+  const bool contiguous = row.result_step == 1 && row.window.column_step == 1;
+  if (contiguous && row.stride == 1) {
+    MaxOfContiguousRow<1>(row, x, y, index);
+  } else if (contiguous && row.stride == 2) {
+    MaxOfContiguousRow<2>(row, x, y, index);
+  } else {
+    MaxOfRow<MaxOfWindow<Element>>(row, x, y, index);
+  }
 }
 template <typename Element>
 void MaxOfRowPlain(const Row& row, const Element* x, Element* y,
                    uint8_t* index) {
-  MaxOfRow<8>(row, x, y, index);
+  MaxOfRow<MaxOfWindow<Element>>(row, x, y, index);
 }
 
+#undef FUSOR_AVX512
+
 template <typename Element>
-RowFunction<Element> RowFunctionOf(VectorIsa isa) {
-  switch (isa) {
-    case VectorIsa::kAvx512:
-      return MaxOfRowAvx512<Element>;
-    case VectorIsa::kAvx2:
-      return MaxOfRowAvx2<Element>;
-    case VectorIsa::kPlain:
-      break;
-  }
-  return MaxOfRowPlain<Element>;
+RowFunction<Element> RowFunctionOf(VectorIsa isa, int64_t channels) {
+  if (isa == VectorIsa::kPlain) return MaxOfRowPlain<Element>;
+  const bool wide = isa == VectorIsa::kAvx512 && channels % 16 == 0;
+  return wide ? MaxOfRowAvx512<Element> : MaxOfRowAvx2<Element>;
 }
 
 template <typename Element>
@@ -142,9 +235,9 @@ class MaxPoolExecutable final : public CpuExecutable {
         y_(ActivationOf(call.results[0])),
         window_(call.attrs.Ints("window")),
         stride_(call.attrs.Ints("stride")),
-        pad_(call.attrs.Ints("pad")),
-        function_(RowFunctionOf<Element>(isa)) {
+        pad_(call.attrs.Ints("pad")) {
     Align(x_, y_);
+    function_ = RowFunctionOf<Element>(isa, y_.channels);
   }
 
   void Run(void* const* args) const override {
@@ -185,7 +278,7 @@ class MaxPoolExecutable final : public CpuExecutable {
 
   Activation x_, y_;
   const std::vector<int64_t> window_, stride_, pad_;
-  const RowFunction<Element> function_;
+  RowFunction<Element> function_;
 };
 
 }  // namespace

@@ -473,10 +473,12 @@ struct PoolCase {
   int64_t n, c, size, window, stride, pad;
 };
 
-// Overlapping windows, uncovered input, padding, and global pooling.
-constexpr PoolCase kPoolCases[] = {{2, 16, 9, 3, 2, 1}, {2, 16, 8, 2, 2, 0},
-                                   {1, 32, 8, 3, 2, 0}, {2, 5, 7, 3, 1, 1},
-                                   {2, 64, 7, 7, 1, 0}, {1, 16, 11, 4, 3, 2}};
+// Overlapping windows, uncovered input, padding, global pooling, and rows of
+// more than eight windows.
+constexpr PoolCase kPoolCases[] = {
+    {2, 16, 9, 3, 2, 1}, {2, 16, 8, 2, 2, 0}, {1, 32, 8, 3, 2, 0},
+    {2, 5, 7, 3, 1, 1},  {2, 64, 7, 7, 1, 0}, {1, 16, 11, 4, 3, 2},
+    {1, 3, 39, 3, 2, 1}, {2, 4, 21, 2, 1, 0}, {1, 2, 32, 2, 2, 0}};
 
 Attrs PoolGeometry(const PoolCase& c) {
   return {{"window", Ints{c.window, c.window}},
