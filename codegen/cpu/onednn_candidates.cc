@@ -108,7 +108,8 @@ std::optional<Chosen> ChooseChannelsLast(const Convolution& t, const Node& node,
 
 // Chooses blocked activations if the block divides the channels. With few
 // channels oneDNN chooses the layouts of source and result together: fixing
-// only one selects its reference kernel. Layouts that need padding stay plain.
+// only one selects its reference kernel. Layouts that need padding stay plain,
+// or have channels last if oneDNN would multiply a matrix per group.
 std::optional<Chosen> Choose(const Convolution& t, const Node& node,
                              const std::string& algorithm, int64_t block) {
   const ConvKind kind = t.kind;
@@ -137,6 +138,11 @@ std::optional<Chosen> Choose(const Convolution& t, const Node& node,
   if (is_ref()) {
     auto last = ChooseChannelsLast(t, node, algorithm);
     if (last.has_value()) chosen = last;
+  } else if (IsGemm(*chosen) && groups > 1) {  // one product per group
+    auto last = ChooseChannelsLast(t, node, algorithm);
+    if (last.has_value() && !IsReference(*last) && !IsGemm(*last)) {
+      chosen = last;
+    }
   }
   if (is_ref()) {
     TensorType x = t.x, y = t.y;

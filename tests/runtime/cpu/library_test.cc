@@ -117,6 +117,18 @@ TEST(CpuLibraryTest, ImagesTooLargeForOneDnnAreNamed) {
   }
 }
 
+// With 12 channels per group, no block of channels is one group.
+TEST(CpuLibraryTest, GroupedConvolutionsMultiplyNoMatrixPerGroup) {
+  for (const auto& one :
+       ConvNodes({2, 36, 36, 9, 3, 1, 1, 1, 3}, DType::kF32)) {
+    const auto candidates = Cpu::Get().compiler().Candidates(*one->node);
+    ASSERT_FALSE(candidates.empty()) << one->node->op_name();
+    EXPECT_THAT(candidates[0].implementation,
+                AllOf(HasSubstr("jit"), Not(HasSubstr("gemm"))))
+        << one->node->op_name();
+  }
+}
+
 TEST(CpuLibraryTest, ConvolutionsInTheLayoutsOfTheirCandidates) {
   // oneDNN has bf16 convolutions only for AVX-512.
   const bool has_bf16 = ir::DefaultCpuTarget().name == "cpu-avx512";
