@@ -41,6 +41,11 @@ bool IsGemm(const Chosen& chosen) {
   return chosen.implementation.find("gemm") != std::string::npos;
 }
 
+// Returns whether a convolution is one matrix product per image.
+bool IsOneProduct(const TensorType& weight, int64_t groups) {
+  return groups == 1 && weight.shape[2] == 1 && weight.shape[3] == 1;
+}
+
 template <typename Pd>
 std::optional<Chosen> FromPd(const std::optional<Pd>& pd,
                              const dnnl::memory::desc& x,
@@ -109,7 +114,8 @@ std::optional<Chosen> ChooseChannelsLast(const Convolution& t, const Node& node,
 // Chooses blocked activations if the block divides the channels. With few
 // channels oneDNN chooses the layouts of source and result together: fixing
 // only one selects its reference kernel. Layouts that need padding stay plain,
-// or have channels last if oneDNN would multiply a matrix per group.
+// or have channels last if oneDNN would copy windows to matrices or multiply
+// one per group.
 std::optional<Chosen> Choose(const Convolution& t, const Node& node,
                              const std::string& algorithm, int64_t block) {
   const ConvKind kind = t.kind;
@@ -138,7 +144,8 @@ std::optional<Chosen> Choose(const Convolution& t, const Node& node,
   if (is_ref()) {
     auto last = ChooseChannelsLast(t, node, algorithm);
     if (last.has_value()) chosen = last;
-  } else if (IsGemm(*chosen) && groups > 1) {  // one product per group
+  } else if (IsGemm(*chosen) && t.x.shape[1] >= block &&
+             !IsOneProduct(t.weight, groups)) {
     auto last = ChooseChannelsLast(t, node, algorithm);
     if (last.has_value() && !IsReference(*last) && !IsGemm(*last)) {
       chosen = last;

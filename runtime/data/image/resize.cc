@@ -97,8 +97,9 @@ void Resizer::Run(const Image& source, uint8_t* out) {
   FUSOR_ASSERT(source.width == region.width && source.height == region.height,
                "source {}x{}, planned for {}x{}", source.width, source.height,
                region.width, region.height);
-  ResizeFast({.source = source, .columns = columns_, .rows = rows_, .out = out},
-             scratch_);
+  static const ResizeFunction resize = ResizeFunctions().front();
+  resize({.source = source, .columns = columns_, .rows = rows_, .out = out},
+         scratch_);
 }
 
 }  // namespace fusor::runtime

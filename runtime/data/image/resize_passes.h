@@ -35,16 +35,18 @@ struct ResizeScratch {
   std::vector<uint8_t> row;     // of the source
   std::vector<uint8_t> narrow;  // [source rows, result columns, 3]
   std::vector<int32_t> sums;    // one row of values
-  // Tables of ResizeFast.
+  // Tables of the vectorised implementations.
   std::vector<int> offsets;      // bytes of a column's first tap in its row
   std::vector<int16_t> weights;  // of the columns, in the order of their use
   std::vector<int32_t> pairs;    // weights of a row's taps
 };
 
-// Runs both passes by plain loops.
-void ResizePortably(const ResizePasses& passes, ResizeScratch& scratch);
+// Runs both passes.
+using ResizeFunction = void (*)(const ResizePasses& passes,
+                                ResizeScratch& scratch);
 
-// The same by the instructions of this CPU. Computes the same bytes.
-void ResizeFast(const ResizePasses& passes, ResizeScratch& scratch);
+// Returns the implementations that this CPU can run, the fastest first; the
+// last one has plain loops. All compute the same bytes.
+std::vector<ResizeFunction> ResizeFunctions();
 
 }  // namespace fusor::runtime

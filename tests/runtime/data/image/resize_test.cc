@@ -79,17 +79,21 @@ TEST(Resize, AllInstructionSetsComputeTheSameBytes) {
       const int height = 1 + static_cast<int>(random() % 30);
       const ResizeAxis columns = RandomAxis(size.width, width, taps, random);
       const ResizeAxis rows = RandomAxis(size.height, height, taps, random);
-      const auto resize = [&](auto* passes) {
+      const auto resize = [&](ResizeFunction passes) {
         // A byte more than the result, to be left alone.
         std::vector<uint8_t> out(size_t{3} * width * height + 1, 0xA5);
         ResizeScratch scratch;
         passes({image, columns, rows, out.data()}, scratch);
         return out;
       };
-      const std::vector<uint8_t> expected = resize(ResizePortably);
+      const std::vector<ResizeFunction> functions = ResizeFunctions();
+      const std::vector<uint8_t> expected = resize(functions.back());
       EXPECT_EQ(expected.back(), 0xA5);
-      EXPECT_EQ(resize(ResizeFast), expected)
-          << taps << " taps, width " << width;
+      for (size_t i = 0; i + 1 < functions.size(); ++i) {
+        EXPECT_EQ(resize(functions[i]), expected)
+            << "implementation " << i << ", " << taps << " taps, width "
+            << width;
+      }
     }
   }
 }
