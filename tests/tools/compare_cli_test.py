@@ -125,8 +125,9 @@ class CompareTest(CliTest):
         # bf16 values of one variant are compared with fp32 values of the
         # other.
         self.assertEqual(numbers[0]["unmatched_calls"], 0)
+        # Layouts, and so the values that two variants share, depend on the CPU.
         self.assertGreater(
-            numbers[0]["summary"]["intermediate"]["values"], 30)
+            numbers[0]["summary"]["intermediate"]["values"], 20)
 
     def test_unwritable_outputs_are_reported_at_once(self):
         page = str(self.folder / "missing" / "page.html")

@@ -96,8 +96,8 @@ std::unique_ptr<runtime::Communicator> Communicator() {
   return communicator;
 }
 
-// An all-reduce starts once its gradients are ready, overlapped with the
-// backward pass and the loss. Each update waits only for its own all-reduce.
+// An all-reduce starts once its gradients are ready, overlapped with the rest
+// of the backward pass. Each update waits only for its own all-reduce.
 TEST(NullBackend, SumsOverlapWithTheBackwardPass) {
   NullLog& log = Log();
   const auto communicator = Communicator();
@@ -116,13 +116,12 @@ TEST(NullBackend, SumsOverlapWithTheBackwardPass) {
     if (kinds.empty() || kinds.back() != kind) kinds.push_back(kind);
   }
   EXPECT_THAT(
-      kinds,
-      ElementsAre("computation", "collective 0 starts all_reduce f32 32",
-                  "computation", "collective 1 starts all_reduce f32 16",
-                  "computation", "collective 2 starts all_reduce f32 48",
-                  "computation", "collective 0 is waited for", "computation",
-                  "collective 1 is waited for", "computation",
-                  "collective 2 is waited for", "computation"));
+      kinds, ElementsAre("computation", "collective 0 starts all_reduce f32 32",
+                         "computation", "collective 1 starts all_reduce f32 16",
+                         "computation", "collective 2 starts all_reduce f32 48",
+                         "collective 0 is waited for", "computation",
+                         "collective 1 is waited for", "computation",
+                         "collective 2 is waited for", "computation"));
 }
 
 TEST(NullBackend, ProgramsShareStateAndActivations) {
