@@ -1,7 +1,6 @@
 // Runs fusor's own max_pool.
 
 #include <immintrin.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <bit>
