@@ -319,7 +319,9 @@ void ResizeAvx2(const ResizePasses& passes, ResizeScratch& scratch) {
 #undef FUSOR_AVX2
 #undef FUSOR_AVX2_INLINE
 
-// The same with AVX-512 and VNNI, whose products are added at once.
+// The same with AVX-512 and VNNI, whose products are added at once. GCC inlines
+// functions of an instruction set only into functions for it, which a template
+// for both could not be.
 #define FUSOR_AVX512 __attribute__((target("avx512f,avx512bw,avx512vnni")))
 #define FUSOR_AVX512_INLINE inline FUSOR_AVX512 __attribute__((always_inline))
 

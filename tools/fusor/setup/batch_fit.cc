@@ -35,8 +35,8 @@ constexpr int64_t kRunningBytes = int64_t{24} << 20;
 // Returns the part of it that is needed only after the first program was added:
 // threads of the data source, the first calls of library primitives, results.
 // Without AVX-512, oneDNN allocates more memory for its matrix products.
-// Measured: 11 to 18 MiB for resnet18, resnet50 and vgg16 in f32; 4 to 16 MiB
-// for resnet18 with AVX-512.
+// Measured in f32: 11 to 18 MiB for resnet18, resnet50 and vgg16 without it, 2
+// to 17 MiB for the runs of resnet18 in process_cli_test.py with it.
 int64_t StepBytes(const ir::Target& target) {
   return int64_t{target.vector_bytes < 64 ? 12 : 7} << 20;
 }
