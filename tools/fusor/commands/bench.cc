@@ -451,7 +451,7 @@ void ChooseAutomatically(const BenchFlags& flags) {
     // The batches that are read ahead come first.
     own.warmup = reads ? own.data.prefetch + 1 : 1;
     own.iterations =
-        std::clamp<int64_t>(static_cast<int64_t>(1.5 / seconds), 3, 30);
+        std::clamp<int64_t>(static_cast<int64_t>(1.5 / seconds), 2, 30);
     own.json.clear();
     return BenchCommand(own, rank, OpenNullStream()).Run();
   };

@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "ir/support/error.h"
 
@@ -19,7 +21,7 @@ constexpr double kPatience = 1.15;
 constexpr double kNextSize =
     2;  // of an ordered dimension, relative to the last
 // Choices that are slower by no more than this are measured again: in the first
-// round, and once they were measured twice.
+// round, at a new size, and once they were measured twice.
 constexpr double kFirstRound = 1.3;
 constexpr double kLaterRounds = 1.1;
 constexpr size_t kRepeated = 6;  // at most so many choices
@@ -76,9 +78,14 @@ class PointSearch {
 
   void Choose(size_t d) {
     for (size_t c = 0; c < space_[d].choices.size(); ++c) {
+      if (slow_.contains({d, c})) continue;
       AutoPoint point = Best().point;
       point[d] = c;
-      Try(point);
+      const AutoTrial* trial = Try(point);
+      if (trial != nullptr && trial->ran() &&
+          trial->measured->images_per_s * kFirstRound < Speed(result_.best)) {
+        slow_.emplace(d, c);
+      }
     }
   }
 
@@ -93,13 +100,34 @@ class PointSearch {
         point[d] += step;
         // A larger batch takes longer, at most in proportion.
         const AutoTrial* trial = Try(point, step > 0 ? kNextSize : 1);
-        if (trial == nullptr || !trial->ran() ||
-            trial->measured->images_per_s * kPatience < Speed(result_.best)) {
-          break;
-        }
+        if (trial == nullptr || !trial->ran() || IsMuchSlower(*trial)) break;
       }
     }
   }
+
+  bool IsMuchSlower(const AutoTrial& trial) const {
+    return trial.measured->images_per_s * kPatience < Speed(result_.best);
+  }
+
+  // Measures a trial that ran once more, if there is time. More measurements
+  // are faster.
+  void MeasureAgain(size_t index) {
+    if (queries_.stop() || queries_.seconds_left() - Kept() < seconds_[index]) {
+      return;
+    }
+    AddMeasurement(result_.trials[index],
+                   queries_.measure(result_.trials[index].point));
+  }
+
+  static void AddMeasurement(AutoTrial& trial, const AutoSpeed& measured) {
+    ++trial.measurements;
+    trial.measured->images_per_s =
+        std::max(trial.measured->images_per_s, measured.images_per_s);
+  }
+
+  // Seconds that are kept to measure choices again. Time is kept only if it
+  // suffices for two of them.
+  double Kept() const { return 2 * last_ <= kept_ ? kept_ : 0; }
 
   // Images per second of a trial that ran.
   double Speed(size_t trial) const {
@@ -119,10 +147,15 @@ class PointSearch {
     // The first measurement of the last dimension may include preparation.
     seconds_.push_back(IsLast(point) ? seconds_[result_.best] : last_);
     const size_t added = result_.trials.size() - 1;
-    if (result_.trials[added].ran() && Speed(added) > Speed(result_.best)) {
-      result_.best = added;
+    const AutoTrial& last = result_.trials[added];
+    if (!last.ran()) return &last;
+    // Something disturbed the measurement if the model expects a faster step.
+    if (IsMuchSlower(last) &&
+        last.modelled.images_per_s >= Best().modelled.images_per_s) {
+      MeasureAgain(added);
     }
-    return &result_.trials[added];
+    if (Speed(added) > Speed(result_.best)) result_.best = added;
+    return &last;
   }
 
   // Whether the point is not the default in a dimension that comes last.
@@ -147,9 +180,7 @@ class PointSearch {
       return;
     }
     const double left = queries_.seconds_left();
-    // Time is kept only if it suffices to measure two choices again.
-    const double kept = 2 * last_ <= kept_ ? kept_ : 0;
-    if (!first && left - kept < growth * last_) {
+    if (!first && left - Kept() < growth * last_) {
       trial.verdict = "no time left";
       return;
     }
@@ -178,17 +209,14 @@ class PointSearch {
     }
     if (count < 2) return false;
     fastest.resize(count);
-    std::vector<double> speeds;
+    std::vector<AutoSpeed> speeds;
     for (const size_t i : fastest) {
       if (queries_.stop()) return false;
-      speeds.push_back(queries_.measure(result_.trials[i].point).images_per_s);
+      speeds.push_back(queries_.measure(result_.trials[i].point));
     }
-    // All of them are measured equally often: more measurements are faster.
+    // All of them are measured equally often.
     for (size_t i = 0; i < fastest.size(); ++i) {
-      AutoTrial& trial = result_.trials[fastest[i]];
-      ++trial.measurements;
-      trial.measured->images_per_s =
-          std::max(trial.measured->images_per_s, speeds[i]);
+      AddMeasurement(result_.trials[fastest[i]], speeds[i]);
     }
     for (const size_t i : fastest) {
       if (Speed(i) > Speed(result_.best)) result_.best = i;
@@ -199,9 +227,10 @@ class PointSearch {
   const std::vector<AutoDimension>& space_;
   const AutoQueries& queries_;
   AutoResult result_;
-  std::vector<double> seconds_;  // of a measurement, by trial
-  double last_ = 0;              // of the last measurement
-  double kept_ = 0;              // to measure again
+  std::set<std::pair<size_t, size_t>> slow_;  // choices of dimensions
+  std::vector<double> seconds_;               // of a measurement, by trial
+  double last_ = 0;                           // of the last measurement
+  double kept_ = 0;                           // to measure again
 };
 
 }  // namespace

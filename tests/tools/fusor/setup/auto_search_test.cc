@@ -113,6 +113,16 @@ TEST(AutoSearch, SearchesAgainAtTheNewBatchSize) {
   EXPECT_THAT(result.trials[result.best].point, ElementsAre(1, 0, 3));
 }
 
+TEST(AutoSearch, DoesNotTryASlowChoiceAgainAtTheNewBatchSize) {
+  Machine machine{{{1, 1.3}, {1, 0.75}, {0.7, 0.8, 1, 1.2}}};
+  const AutoResult result = machine.Search();
+  EXPECT_THAT(result.trials[result.best].point, ElementsAre(1, 0, 3));
+  EXPECT_TRUE(std::none_of(result.trials.begin(), result.trials.end(),
+                           [](const AutoTrial& t) {
+                             return t.point == AutoPoint{1, 1, 3};
+                           }));
+}
+
 TEST(AutoSearch, DoesNotMeasureWhatTheModelFindsMuchSlower) {
   Machine machine{{{1, 0.5}, {1, 0.6}, {0.3, 0.5, 1, 1.1}}};
   const AutoResult result = machine.Search();
@@ -179,6 +189,23 @@ TEST(AutoSearch, OneDisturbedMeasurementDoesNotDecide) {
     EXPECT_THAT(result.trials[result.best].point, ElementsAre(0, 0, 3))
         << "measurement " << disturbed;
   }
+}
+
+// The model expects larger sizes to be faster, and is right.
+TEST(AutoSearch, ADisturbedSizeDoesNotEndTheSearchOverSizes) {
+  Machine machine{{{1, 0.95}, {1, 0.95}, {0.8, 1, 1.1, 1.2}}};
+  int middle = 0;  // measurements of the size after the default
+  const auto measure = [&](const AutoPoint& p) {
+    const bool disturbed = p[2] == 2 && middle++ == 0;
+    return AutoSpeed{machine.Speed(p) * (disturbed ? 0.6 : 1)};
+  };
+  std::vector<AutoDimension> space = kSpace;
+  space[2].start = 1;
+  const AutoResult result = SearchAuto(
+      space, {[&](const AutoPoint& p) { return AutoSpeed{machine.Speed(p)}; },
+              measure, [] { return 100.0; }, [] { return false; }});
+  EXPECT_THAT(result.trials[result.best].point, ElementsAre(0, 0, 3));
+  EXPECT_GE(middle, 2);
 }
 
 TEST(AutoSearch, GoesPastASizeThatIsALittleSlower) {
