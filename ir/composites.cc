@@ -90,15 +90,17 @@ Value* Builder::Relu6(Value* x, Where at) {
   return Minimum(ScalarLike(y, 6), y);
 }
 
-// Uses only exp(-|x|) <= 1, so that neither the value overflows nor the
-// gradient becomes 0 * infinity. -|x| is a minimum: at 0, where its operands
-// are equal, the derivative is that of -x, which matches the choice of x >= 0.
+// Uses only exp(-|x|) <= 1, which does not overflow. The gradient needs only
+// the result: the backward pass reads nothing else.
 Value* Builder::Sigmoid(Value* x, Where at) {
   const Layer layer(*this, at);
   CheckValues("sigmoid", {x}, at);
   Value* e = Exp(Minimum(Neg(x), x));
   Value* numerator = Select(Compare("ge", x, 0.0), ScalarLike(x, 1), e);
-  return Divide(numerator, Plus(e, 1.0));
+  Value* y = Divide(numerator, Plus(e, 1.0));
+  return CustomGradient(y, {x}, [&](Value* dy) -> std::vector<Value*> {
+    return {Times(dy, Times(y, Minus(ScalarLike(y, 1), y)))};
+  });
 }
 
 Value* Builder::Silu(Value* x, Where at) {

@@ -20,7 +20,6 @@ namespace {
 
 constexpr char kFusePass[] = "fuse";
 constexpr size_t kMaxOperands = 96;
-constexpr size_t kMaxNodes = 400;
 constexpr size_t kMaxReductions = 16;
 // Merging distant siblings would extend the live ranges of their operands and
 // results.
@@ -347,7 +346,8 @@ std::string Clustering::WhyNot(int a, int b) {
   if (IsSeparate(*Nodes(a)[0]) || IsSeparate(*Nodes(b)[0])) {
     return "unfused kernel";
   }
-  if (Nodes(a).size() + Nodes(b).size() > kMaxNodes) return "too many nodes";
+  if (Nodes(a).size() + Nodes(b).size() > kMaxKernelNodes)
+    return "too many nodes";
   std::vector<const Node*> nodes;
   std::merge(Nodes(a).begin(), Nodes(a).end(), Nodes(b).begin(), Nodes(b).end(),
              std::back_inserter(nodes), [](const Node* x, const Node* y) {

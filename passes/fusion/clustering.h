@@ -25,6 +25,9 @@
 
 namespace fusor::passes {
 
+// Maximum number of nodes of a fusion.
+inline constexpr size_t kMaxKernelNodes = 400;
+
 // A graph whose nodes are merged step by step into units, with a topological
 // order of the units. To check whether a merge would create a cycle, it
 // searches from both units at once and visits only units between the two in

@@ -3,7 +3,9 @@
 //  1. Every consumer of a free node (constant, iota, broadcast, ...) gets a
 //     separate copy: inside a kernel it costs nothing.
 //  2. Nodes are clustered, see clustering.h.
-//  3. Each cluster becomes a `fusion` node.
+//  3. Clusters recompute values that others store for them, see
+//     rematerialize.h.
+//  4. Each cluster becomes a `fusion` node.
 //
 // With fusion off, only free nodes are merged into their consumer, as in an
 // eager framework's kernels.
@@ -19,6 +21,7 @@
 #include "passes/fusion/clustering.h"
 #include "passes/fusion/iteration_domain.h"
 #include "passes/fusion/outline.h"
+#include "passes/fusion/rematerialize.h"
 #include "passes/passes.h"
 #include "passes/simplify/dead_code.h"
 
@@ -171,6 +174,7 @@ bool Fuse(Graph& graph, PassContext& context) {
   Clustering clustering(graph, context);
   clustering.Merge(!options.fusion);
   std::vector<std::vector<Node*>> clusters = clustering.Clusters();
+  if (options.fusion) Rematerialize(graph, context, clusters);
   for (std::vector<Node*>& cluster : clusters) {
     MergeStoredCopies(graph, cluster);
   }
