@@ -6,13 +6,16 @@
 #include <map>
 #include <set>
 
+#include "codegen/kernel_cache.h"
 #include "ir/builder.h"
 #include "ir/io/parser.h"
 #include "ir/io/printer.h"
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "tests/fakes/fake_compiler.h"
+#include "tests/testing/cuda_planner.h"
 #include "tests/testing/graph_text.h"
+#include "tests/testing/temporary_folder.h"
 
 namespace fusor::codegen {
 namespace {
@@ -108,39 +111,6 @@ class SubstituteTest : public CompilerTest {
   const CompiledProgram program_;
 };
 
-// Moves the first store of each kernel outside its buffer.
-class StoreElsewhere : public passes::RewriteHook {
- public:
-  void BeforeRewrite(const std::string&, const ir::Value&) override {}
-  bool AfterPass(const std::string&, ir::Graph&) override { return false; }
-  void AlterKernel(Kernel& kernel) const override {
-    for (Phase& phase : kernel.phases) {
-      if (Move(phase.body)) return;
-    }
-  }
-
- private:
-  static bool Move(std::vector<Stmt>& body) {
-    return std::any_of(body.begin(), body.end(), [](Stmt& stmt) {
-      if (stmt.kind != StmtKind::kStore) return Move(stmt.body);
-      stmt.index.offset += int64_t{1} << 40;
-      return true;
-    });
-  }
-};
-
-TEST_F(CompilerTest, BadKernelsAreRejectedAlsoWithoutVerification) {
-  options_.verification = passes::Verification::kOff;
-  options_.passes.hook = [] { return std::make_unique<StoreElsewhere>(); };
-  try {
-    Compile(Network(), ProgramKind::kTrain, compiler_, options_);
-    FAIL() << "expected an Error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInternal);
-    EXPECT_THAT(error.what(), HasSubstr("runs from 1099511627776"));
-  }
-}
-
 TEST_F(SubstituteTest, RunsInPlaceOfItsKernelAlone) {
   options_.substitutes = {{kernel(0).name, {"edited.ll", Edited(0)}}};
   const CompiledProgram program =
@@ -224,6 +194,154 @@ TEST_F(CompilerTest, AnEditInOneLayerRenamesNothingInTheOthers) {
   EXPECT_GT(before.size(), 100);
   EXPECT_EQ(names(std::move(edited)), before);
 }
+
+// --- Verification of kernels
+
+using AlterStore = bool (*)(const Kernel&, const Phase&, Stmt&);
+
+// Moves the store outside its buffer.
+bool MoveOutside(const Kernel&, const Phase&, Stmt& store) {
+  store.index.offset += int64_t{1} << 40;
+  return true;
+}
+
+// Removes a grid axis from the index, so that the tasks along it store the same
+// elements.
+bool RemoveAxis(const Kernel& kernel, const Phase& phase, Stmt& store) {
+  return std::erase_if(store.index.terms, [&](const Index::Term& term) {
+           return term.axis == phase.grid[0] && !kernel.axes[term.axis].vector;
+         }) > 0;
+}
+
+// Alters the first possible store of each kernel.
+class AlterKernels : public passes::RewriteHook {
+ public:
+  explicit AlterKernels(AlterStore alter) : alter_(alter) {}
+  void BeforeRewrite(const std::string&, const ir::Value&) override {}
+  bool AfterPass(const std::string&, ir::Graph&) override { return false; }
+  void AlterKernel(Kernel& kernel) const override {
+    for (Phase& phase : kernel.phases) {
+      if (Alter(kernel, phase, phase.body)) return;
+    }
+  }
+
+ private:
+  bool Alter(const Kernel& kernel, const Phase& phase,
+             std::vector<Stmt>& body) const {
+    return std::any_of(body.begin(), body.end(), [&](Stmt& stmt) {
+      if (stmt.kind != StmtKind::kStore) return Alter(kernel, phase, stmt.body);
+      return alter_(kernel, phase, stmt);
+    });
+  }
+
+  AlterStore alter_;
+};
+
+// Compiles for a target without verification of passes and plans.
+class BadKernels : public testing::TestWithParam<const char*> {
+ protected:
+  BadKernels() {
+    if (std::string(GetParam()).starts_with("cpu")) {
+      compiler_ = std::make_unique<test::FakeCompiler>(GetParam());
+    } else {
+      compiler_ = test::CudaPlanner(GetParam());
+    }
+    options_.verification = passes::Verification::kOff;
+    options_.kernel_cache = cache_.path();
+  }
+
+  CompiledProgram Compiled() const {
+    return Compile(test::ParseOrDie(R"(graph sums {
+        %x = data : f32[4,8,6,6]
+        %b = data : f32[4,8]
+        %bb = broadcast(%b) {dims=[0,1], shape=[4,8,6,6]} : f32[4,8,6,6]
+        %y = add(%x, %bb) : f32[4,8,6,6]
+        return %y as "y"
+      })"),
+                   ProgramKind::kEval, *compiler_, options_);
+  }
+  std::string Rejection(AlterStore alter) {
+    options_.passes.hook = [=] {
+      return std::make_unique<AlterKernels>(alter);
+    };
+    return RejectionOf([&] { Compiled(); });
+  }
+  static std::string RejectionOf(const std::function<void()>& compile) {
+    try {
+      compile();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInternal);
+      return error.what();
+    }
+    return "";
+  }
+  // Returns the key of the kernel in the cache.
+  std::string KeyOf(const Kernel& kernel) const {
+    const CodegenFingerprint facts = compiler_->Codegen();
+    return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", GetParam(), facts.compiler,
+                       facts.device, facts.options, facts.fusor,
+                       Print(kernel, true));
+  }
+
+  const test::TemporaryFolder cache_;
+  std::unique_ptr<TargetCompiler> compiler_;
+  CompileOptions options_;
+};
+
+TEST_P(BadKernels, AreRejectedAlsoWithoutVerification) {
+  EXPECT_THAT(Rejection(MoveOutside), HasSubstr("runs from 1099511627776"));
+  EXPECT_THAT(Rejection(RemoveAxis),
+              HasSubstr("several tasks of a phase meet"));
+}
+
+// The cache may hold kernels that were compiled without this verification.
+TEST_P(BadKernels, AreRejectedAlsoFromTheCache) {
+  const KernelCache cache(cache_.path());
+  const CompiledProgram good = Compiled();
+  ASSERT_EQ(good.plan.kernels.size(), 1);
+  const Kernel& kernel = good.plan.kernels[0].kernel;
+  ASSERT_TRUE(cache.Find(KeyOf(kernel)).has_value());
+  for (const AlterStore alter : {MoveOutside, RemoveAxis}) {
+    Kernel bad = kernel;
+    AlterKernels(alter).AlterKernel(bad);
+    cache.Store(KeyOf(bad), good.plan.kernels[0].binary);
+    const std::string rejection = Rejection(alter);
+    EXPECT_THAT(rejection, HasSubstr(alter == MoveOutside ? "runs from"
+                                                          : "several tasks"));
+    EXPECT_EQ(Rejection(alter), rejection);
+  }
+}
+
+// No pass fuses an op over more elements with pooling.
+TEST_P(BadKernels, ThatLeaveAResultPartlyUnwrittenAreRejected) {
+  options_.start = GraphStage::kOptimized;
+  const auto compile = [&] {
+    Compile(test::ParseOrDie(R"(graph pool {
+        %x = data : f32[2,8,9,9]
+        %z = data : f32[2,8,6,5]
+        %r, %n = fusion(%x, %z) : f32[2,8,5,5], f32[2,8,6,5] graph fusion {
+          %x = data : f32[2,8,9,9]
+          %z = data : f32[2,8,6,5]
+          %p, %i = max_pool(%x) {pad=[1,1], stride=[2,2], window=[3,3]}
+            : f32[2,8,5,5], u8[2,8,5,5]
+          %r = relu(%p) : f32[2,8,5,5]
+          %n = neg(%z) : f32[2,8,6,5]
+          return %r as "r", %n as "n"
+        }
+        return %r as "r", %n as "n"
+      })"),
+            ProgramKind::kEval, *compiler_, options_);
+  };
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(RejectionOf(compile), HasSubstr("n[25] is never stored"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, BadKernels,
+                         testing::Values("cpu-avx2", "nvidia-h200"),
+                         [](const auto& param) {
+                           return param.index == 0 ? "Cpu" : "Cuda";
+                         });
 
 }  // namespace
 }  // namespace fusor::codegen
