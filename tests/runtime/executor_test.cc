@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
 
+#include "ir/interpreter/host_tensor.h"
 #include "ir/support/error.h"
+#include "runtime/poison.h"
 #include "tests/fakes/fake_compiler.h"
 #include "tests/testing/counted_new.h"
 #include "tests/testing/graph_text.h"
@@ -215,6 +218,38 @@ TEST(Executor, PoisonsResultsBeforeTheLaunch) {
       EXPECT_EQ(std::isnan(y[i]), poison) << i;
     }
   }
+}
+
+TEST(Poison, IsNanInEveryFloatDtypeAndNeither0Nor1InOthers) {
+  RecordingDevice device;
+  const auto stream = device.CreateStream();
+  for (const ir::DType dtype : ir::kAllDTypes) {
+    const ir::TensorType type{dtype, {16}, {}};
+    const auto size = static_cast<size_t>(type.num_bytes());
+    std::vector<uint8_t> bytes(size + 1, 0);
+    Poison(*stream, bytes.data(), size);
+    EXPECT_EQ(bytes.back(), 0) << ir::DTypeName(dtype);
+    bytes.pop_back();
+    if (dtype == ir::DType::kBool) {
+      for (const uint8_t byte : bytes) EXPECT_GT(byte, 1);
+      continue;
+    }
+    for (const double value : ir::LoadTensor(type, bytes).data) {
+      EXPECT_EQ(std::isnan(value), ir::IsFloat(dtype)) << ir::DTypeName(dtype);
+      EXPECT_NE(value, 0) << ir::DTypeName(dtype);
+      EXPECT_NE(value, 1) << ir::DTypeName(dtype);
+    }
+  }
+}
+
+// A large buffer takes several copies.
+TEST(Poison, FillsLargeBuffers) {
+  RecordingDevice device;
+  const auto stream = device.CreateStream();
+  std::vector<float> values((size_t{3} << 18) + 7, 0);
+  Poison(*stream, values.data(), values.size() * sizeof(float));
+  EXPECT_TRUE(std::all_of(values.begin(), values.end(),
+                          [](float value) { return std::isnan(value); }));
 }
 
 TEST(Executor, FollowsArenasThatMove) {

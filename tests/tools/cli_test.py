@@ -139,6 +139,18 @@ class ArgumentsTest(CliTest):
                            "got maybe"],
                    "doctor", variables={"FUSOR_VERIFY": "maybe"})
 
+    def test_full_verification_poisons_memory(self):
+        """The null backend computes nothing, so the loss is what its memory
+        held before the step."""
+        run = (*TINY, "--iterations", "1", "--backend", "null")
+        off = {"FUSOR_VERIFY": "0"}
+        for quiet in (), ("--verify-each",):
+            self.assertIn("loss 0.0000", self.succeeds(
+                *run, *quiet, "--print-freq", "1", variables=off).stdout)
+        self.fails(DIVERGED, ["loss is nan"], *run, "--verify", variables=off)
+        self.fails(DIVERGED, ["loss is nan"], *run,
+                   variables={"FUSOR_VERIFY": "1"})
+
     def test_unknown_names_come_with_the_nearest_known(self):
         for words, args in [
                 (["trian: unknown command", "did you mean train?"], ["trian"]),

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
 #include <thread>
 
 #include "codegen/compiler.h"
@@ -13,6 +15,7 @@
 #include "runtime/program.h"
 #include "runtime/session.h"
 #include "runtime/state_store.h"
+#include "tests/fakes/fake_compiler.h"
 
 namespace fusor::null {
 namespace {
@@ -144,6 +147,68 @@ TEST(NullBackend, MemoryKeepsWhatWasCopiedThere) {
   session.Compile(Mlp(), codegen::ProgramKind::kTrain, Verified());
   session.state().Write("b1", std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8});
   EXPECT_THAT(session.state().Read("b1"), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+}
+
+// The null backend, with a workspace for every library call.
+class WorkspaceBackend : public Backend {
+ public:
+  std::string name() const override { return "null"; }
+  int device_count() const override { return 1; }
+  std::vector<std::string> Diagnose() const override { return {}; }
+  std::unique_ptr<runtime::Device> OpenDevice(
+      int ordinal, const runtime::BackendOptions& options) override {
+    return LoadBackend("null").OpenDevice(ordinal, options);
+  }
+  std::unique_ptr<codegen::TargetCompiler> CreateCompiler(
+      const std::string&, const runtime::BackendOptions&) override {
+    class Compiler : public test::FakeCompiler {
+      void PrepareCall(codegen::LibraryCall& call) const override {
+        FakeCompiler::PrepareCall(call);
+        call.workspace_bytes = 100;
+      }
+    };
+    return std::make_unique<Compiler>();
+  }
+};
+
+// The null device computes nothing, so memory keeps what was there before the
+// launch.
+TEST(NullBackend, FullVerificationPoisonsResultsAndWorkspaces) {
+  for (const auto verification :
+       {passes::Verification::kOff, passes::Verification::kPasses,
+        passes::Verification::kAll}) {
+    WorkspaceBackend backend;
+    Session session(backend, {});
+    codegen::CompileOptions options;
+    options.verification = verification;
+    runtime::Program& program =
+        session.Compile(Mlp(), codegen::ProgramKind::kEval, options);
+    program.Run();
+    const codegen::Plan& plan = program.plan();
+    int results = 0;
+    int workspaces = 0;
+    for (const codegen::Step& step : plan.steps) {
+      const bool launch = step.kind == codegen::StepKind::kLaunch;
+      for (size_t a = 0; a < step.args.size(); ++a) {
+        const bool workspace = !launch && a + 1 == step.args.size();
+        const bool written =
+            launch ? plan.kernels[step.index].kernel.buffers[a].written
+                   : a >= plan.calls[step.index].operands.size();
+        if (!written) continue;
+        ++(workspace ? workspaces : results);
+        const std::vector<uint8_t> bytes = program.ReadBuffer(step.args[a]);
+        std::vector<float> values(bytes.size() / sizeof(float));
+        std::memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
+        for (const float value : values) {
+          EXPECT_EQ(std::isnan(value),
+                    verification == passes::Verification::kAll)
+              << step.name << ", argument " << a;
+        }
+      }
+    }
+    EXPECT_GE(results, 3);
+    EXPECT_EQ(workspaces, 2);
+  }
 }
 
 TEST(NullBackend, RecordsStreamsEventsAndCopies) {
