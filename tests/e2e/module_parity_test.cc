@@ -231,6 +231,9 @@ TEST_P(NotANumber, PassesReluAndMaxPool) {
       text.replace(at, 2, channels);
     }
     ExpectAsInterpreted(text, run);
+    ModuleRun weight = run;
+    weight.first = {{"w", NAN}};
+    ExpectAsInterpreted(text, weight);
   }
   for (const char* shape : {"2,32", "1,3"}) {
     ExpectAsInterpreted(with(fmt::format(R"(graph pool {{
@@ -319,6 +322,23 @@ ModuleRun Mixed(DType dtype) {
   run.tolerance = 0.02;
   run.only = "loss";
   return run;
+}
+
+// The loss depends on one of the parameters, then on none.
+TEST(UnusedWeights, TrainVerified) {
+  for (const char* factor : {"w", "x"}) {
+    const std::string text = fmt::format(R"(graph unused_weight {{
+        %x = data : f32[3]
+        %w = weight {{init="normal", std=0.1}} : f32[3]
+        %u = weight {{init="normal", std=0.1}} : f32[3]
+        %y = mul(%x, %{}) : f32[3]
+        %loss = reduce(%y) {{dims=[0], kind="sum"}} : f32[]
+        return %loss as "loss"
+      }})",
+                                         factor);
+    ExpectAsInterpreted(text, Training());
+    ExpectAsInterpreted(text, Mixed(DType::kBF16));
+  }
 }
 
 // The weight of a depthwise convolution is padded differently in 16 and in 32

@@ -281,6 +281,30 @@ TEST_F(WideWinogradTest, GivesTheSameBitsEachTime) {
   }
 }
 
+TEST_F(WideWinogradTest, WhatIsNotFiniteStaysSo) {
+  const auto nodes =
+      ConvNodes({1, 16, 16, 9, 3, 1, 1, 1, 1, true}, DType::kF32);
+  for (double bad : {std::numeric_limits<double>::infinity(),
+                     std::numeric_limits<double>::quiet_NaN()}) {
+    for (const auto& one : nodes) {
+      for (size_t operand = 0; operand < one->node->num_inputs(); ++operand) {
+        auto operands = one->Operands();
+        auto& data = operands[operand].data;
+        data[data.size() / 2] = bad;
+        const Tensor expected = one->Expected(operands)[0];
+        LibraryCall call = CallOf(*one);
+        const Tensor actual = RunCall(call, operands)[0];
+        EXPECT_EQ(call.implementation, "fusor_wino_4x3:avx2");
+        for (size_t i = 0; i < expected.data.size(); ++i) {
+          if (std::isfinite(expected.data[i])) continue;
+          EXPECT_FALSE(std::isfinite(actual.data[i]))
+              << call.op_name() << " operand " << operand << " " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(WideWinogradTest, IsNotPlannedElsewhere) {
   for (const ConvCase& c : {ConvCase{1, 12, 16, 8, 3, 1, 1, 1, 1},
                             ConvCase{1, 16, 16, 8, 3, 1, 3, 1, 1},
