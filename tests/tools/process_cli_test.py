@@ -192,9 +192,16 @@ class TerminalTest(CliTest):
         self.assertRegex(bench,
                          r"\rbench +0/100 .*\rbench +[1-9]\d*/100 .* left")
         self.expect_clean(bench, 80)
-        plain = self.succeeds(*run)
-        self.assertEqual(plain.stderr, "")
-        self.assertNotIn("\r", plain.stdout)
+        out = self.folder / "out"
+        evaluation = ("eval", *run[1:6], "-b", "2", "--weights",
+                      out / "model.safetensors")
+        for command in (*run, "--workspace", out), evaluation:
+            plain = self.succeeds(*command)
+            self.assertEqual(plain.stderr, "")
+            self.assertNotIn("\r", plain.stdout)
+        drawn = self.on_terminal(80, *evaluation)
+        self.assertRegex(drawn, r"\reval  1/3 \[=.*\reval  3/3 \[=+\] 100 %")
+        self.expect_clean(drawn, 80)
 
     def test_ctrl_c_leaves_separate_lines(self):
         drawn = self.on_terminal(
@@ -302,6 +309,15 @@ class MemoryTest(CliTest):
             self.assertAlmostEqual(found[name] - found["plain"], expected,
                                    delta=0.05 * found["plain"], msg=name)
         self.assertLess(found["evaluates"], found["plain"])
+
+    def test_the_start_of_a_large_state_needs_what_was_predicted(self):
+        """VGG16 has 1.1 GB of state, and little else on small images."""
+        file = self.folder / "report.json"
+        peak = self.peak_bytes("bench", "-a", "vgg16", "--image-size", "32",
+                               "-b", "2", "--warmup", "0", "--iterations", "1",
+                               "--json", file)
+        needed = json.loads(file.read_text())["needed_bytes"]
+        self.assertAlmostEqual(peak / needed, 1, delta=PEAK_TOLERANCE)
 
     def test_too_little_address_space_is_one_line(self):
         """Whatever fails to be allocated: a library, a thread, a pass, an
