@@ -157,7 +157,7 @@ class CompareTest(CliTest):
         self.assertIn("second.b.Norm", document)
         self.assertGreater(document.count('class="chip'), 80)
         # Widths of boxes are proportional to time: the widest, and all of a
-        # variant.
+        # variant. Those below 3 pixels share the last box of their row.
         widths = {"off": 0, "on": 0}
         for strip in document.split('<div class="strip">')[1:]:
             name = re.search('title="([^"]+)"', strip)[1]
@@ -176,6 +176,17 @@ class CompareTest(CliTest):
             self.assertAlmostEqual(
                 width / variant["total"]["measured_us"] / (widest / longest),
                 1, delta=0.01)
+        timed = [node["us"] for v in graphs for node in v["graph"]["nodes"]
+                 if "us" in node]
+        wide = [us for us in timed if us * widest / longest >= 3]
+        rows = [re.findall('class="chip ([a-z_]+)"', row.split("</div>")[0])
+                for row in document.split('<div class="strip">')[1:]]
+        self.assertAlmostEqual(
+            sum(len(row) - row.count("short") for row in rows), len(wide),
+            delta=1)  # widths are rounded
+        self.assertLess(sum(map(len, rows)), len(timed))
+        for row in rows:
+            self.assertNotIn("short", row[:-1])
 
     def test_several_variants_compare_with_the_first(self):
         result = fusor("compare", *SMALL, "--rounds", "0", "--a",
