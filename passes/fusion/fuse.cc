@@ -1,11 +1,13 @@
 // Vertical and sibling fusion.
 //
-//  1. Every consumer of a free node (constant, iota, broadcast, ...) gets a
+//  1. On a CPU, layout copies between loops and library ops become nodes that
+//     a kernel can contain.
+//  2. Every consumer of a free node (constant, iota, broadcast, ...) gets a
 //     separate copy: inside a kernel it costs nothing.
-//  2. Nodes are clustered, see clustering.h.
-//  3. Clusters recompute values that others store for them, see
+//  3. Nodes are clustered, see clustering.h.
+//  4. Clusters recompute values that others store for them, see
 //     rematerialize.h.
-//  4. Each cluster becomes a `fusion` node.
+//  5. Each cluster becomes a `fusion` node.
 //
 // With fusion off, only free nodes are merged into their consumer, as in an
 // eager framework's kernels.
@@ -64,6 +66,80 @@ bool CopyPartlyReadTiles(Graph& graph) {
     changed = true;
   }
   return changed;
+}
+
+// Returns the dimension along which the elements of a tensor are contiguous.
+int InnermostDim(const ir::TensorType& type) {
+  const std::vector<ir::PhysicalAxis> axes = ir::PhysicalAxes(type);
+  return axes.empty() ? -1 : axes.back().dim;
+}
+
+// Returns true for a layout copy that a kernel can take over: the loops of its
+// operand visit its result in vectors.
+bool IsVectorCopy(const Node& node) {
+  if (node.kind() != ir::OpKind::kCopy) return false;
+  const ir::TensorType& from = node.input(0)->type();
+  const ir::TensorType& to = node.output()->type();
+  return from.dtype == to.dtype && from.rank() == 4 &&
+         InnermostDim(from) == InnermostDim(to);
+}
+
+// Returns true for a transpose that changes nothing but the layout.
+bool IsRelayout(const Node& node) {
+  return node.kind() == ir::OpKind::kTranspose &&
+         std::ranges::is_sorted(node.attrs().Ints("permutation")) &&
+         node.input(0)->type().layout != node.output()->type().layout;
+}
+
+// Replaces layout copies beside loops by transposes that change nothing but the
+// layout: a kernel then loads or stores another layout than that of its loops.
+// Returns true if there is one.
+bool ReplaceCopies(Graph& graph) {
+  const auto is_loop = [](const Node* node) {
+    return node != nullptr && IsFusible(*node) && !IsFree(*node);
+  };
+  std::vector<Node*> copies;
+  for (const auto& node : graph.nodes()) {
+    if (!IsVectorCopy(*node)) continue;
+    const std::vector<Use>& uses = node->output()->uses();
+    if (is_loop(node->input(0)->producer()) ||
+        std::ranges::any_of(uses, is_loop, &Use::node)) {
+      copies.push_back(node.get());
+    }
+  }
+  for (Node* copy : copies) {
+    Node* relayout =
+        graph.AddNode(ir::OpKind::kTranspose, {copy->input(0)},
+                      {{"permutation", std::vector<int64_t>{0, 1, 2, 3}}},
+                      copy->location(), copy);
+    relayout->output()->set_type(copy->output()->type());
+    graph.ReplaceAllUses(copy->output(), relayout->output());
+  }
+  graph.EraseAll(copies);
+  return !copies.empty();
+}
+
+// Replaces these transposes by copies again in a cluster that only moves data,
+// and removes them from it.
+void RestoreCopies(Graph& graph, std::vector<Node*>& cluster) {
+  if (!std::ranges::all_of(cluster, [](Node* node) { return IsFree(*node); })) {
+    return;
+  }
+  std::vector<Node*> kept, dead;
+  for (Node* node : cluster) {
+    if (!IsRelayout(*node)) {
+      kept.push_back(node);
+      continue;
+    }
+    ir::Builder builder(graph, node);
+    builder.Inherit(node->location());
+    graph.ReplaceAllUses(
+        node->output(),
+        builder.Copy(node->input(0), node->output()->type().layout));
+    dead.push_back(node);
+  }
+  graph.EraseAll(dead);
+  cluster = std::move(kept);
 }
 
 // Merges equal free nodes of a cluster that are read only outside it: the
@@ -170,14 +246,19 @@ bool Fuse(Graph& graph, PassContext& context) {
   const PassOptions& options = context.options();
   bool changed = EraseDeadNodes(graph);  // a kernel needs results
   changed |= CopyPartlyReadTiles(graph);
+  if (options.fusion && !context.target().target().simt) {
+    changed |= ReplaceCopies(graph);
+  }
   changed |= DuplicateFreeNodes(graph);
   Clustering clustering(graph, context);
   clustering.Merge(!options.fusion);
   std::vector<std::vector<Node*>> clusters = clustering.Clusters();
   if (options.fusion) Rematerialize(graph, context, clusters);
   for (std::vector<Node*>& cluster : clusters) {
+    RestoreCopies(graph, cluster);
     MergeStoredCopies(graph, cluster);
   }
+  std::erase_if(clusters, [](const auto& cluster) { return cluster.empty(); });
   const ValueSet outputs = OutputsOf(graph);
   std::vector<OutlineRequest> requests;
   for (const std::vector<Node*>& cluster : clusters) {

@@ -58,5 +58,73 @@ TEST(Fuse, TilesOfOperandsDoNotReorderEagerSums) {
   EXPECT_EQ(KernelsOfAGatheredSum("abcd", true), 1);
 }
 
+// Returns the names of a graph's ops; of a fusion, also those of its body.
+std::string OpsOf(const ir::Graph& graph) {
+  std::string ops;
+  for (const auto& node : graph.nodes()) {
+    ops += ops.empty() ? "" : " ";
+    ops += node->op_name();
+    if (node->body() != nullptr) ops += "(" + OpsOf(*node->body()) + ")";
+  }
+  return ops;
+}
+
+// Fuses a graph of convolutions and a copy, and returns its ops.
+std::string FusedCopy(const std::string& nodes, const PassOptions& options = {},
+                      const std::string& target_name = "cpu-avx512") {
+  const auto graph = test::ParseOrDie(R"(graph g {
+      %x = data : f32[2,32,4,4]{acdb}
+      %w = weight : f32[32,32,1,1])" + nodes +
+                                      "\n}");
+  const test::BareTarget target(target_name);
+  PassContext context(target, options);
+  Fuse(*graph, context);
+  return OpsOf(*graph);
+}
+
+constexpr char kCopyAfterLoop[] = R"(
+      %made = relu(%x) : f32[2,32,4,4]{acdb}
+      %copy = copy(%made) {layout="aBcd16b"} : f32[2,32,4,4]{aBcd16b}
+      %y = conv2d(%copy, %w) : f32[2,32,4,4]{aBcd16b}
+      return %y as "y")";
+
+TEST(Fuse, AKernelStoresAnotherLayoutThanThatOfItsLoops) {
+  EXPECT_EQ(FusedCopy(kCopyAfterLoop), "fusion(relu transpose) conv2d");
+}
+
+TEST(Fuse, AKernelLoadsAnotherLayoutThanThatOfItsLoops) {
+  EXPECT_EQ(FusedCopy(R"(
+      %made = conv2d(%x, %w) : f32[2,32,4,4]{aBcd16b}
+      %copy = copy(%made) {layout="acdb"} : f32[2,32,4,4]{acdb}
+      %y = add(%copy, %x) : f32[2,32,4,4]{acdb}
+      return %y as "y")"),
+            "conv2d fusion(transpose add)");
+}
+
+TEST(Fuse, CopiesBetweenLibraryOpsStayCopies) {
+  EXPECT_EQ(FusedCopy(R"(
+      %made = conv2d(%x, %w) : f32[2,32,4,4]{acdb}
+      %copy = copy(%made) {layout="aBcd16b"} : f32[2,32,4,4]{aBcd16b}
+      %y = conv2d(%copy, %w) : f32[2,32,4,4]{aBcd16b}
+      return %y as "y")"),
+            "conv2d copy conv2d");
+}
+
+TEST(Fuse, CopiesOfAnotherInnermostDimStayCopies) {
+  EXPECT_EQ(FusedCopy(R"(
+      %made = relu(%x) : f32[2,32,4,4]{acdb}
+      %copy = copy(%made) {layout="abcd"} : f32[2,32,4,4]
+      %y = conv2d(%copy, %w) : f32[2,32,4,4]
+      return %y as "y")"),
+            "fusion(relu) copy conv2d");
+}
+
+TEST(Fuse, CopiesStayCopiesOnAGpuAndWithFusionOff) {
+  EXPECT_EQ(FusedCopy(kCopyAfterLoop, {}, "nvidia-h100"),
+            "fusion(relu) copy conv2d");
+  EXPECT_EQ(FusedCopy(kCopyAfterLoop, {.fusion = false}),
+            "fusion(relu) copy conv2d");
+}
+
 }  // namespace
 }  // namespace fusor::passes
