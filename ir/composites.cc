@@ -1,4 +1,6 @@
-// Builder's composites: layers and losses built from primitives.
+// Builder's composites: layers and losses built from primitives. Gradients that
+// need little more than the result are given: the backward pass then loads less
+// than the derivatives of the primitives do.
 
 #include <algorithm>
 #include <cmath>
@@ -147,7 +149,11 @@ Value* Builder::Softmax(Value* x, int64_t dim, Where at) {
   CheckValues("softmax", {x}, at);
   dim = CheckDim("softmax", dim, x->type().rank(), at);
   Value* e = Exp(Shifted(x, dim));
-  return Divide(e, Spread(ReduceSum(e, {dim}), x, {dim}));
+  Value* y = Divide(e, Spread(ReduceSum(e, {dim}), x, {dim}));
+  return CustomGradient(y, {x}, [&](Value* dy) -> std::vector<Value*> {
+    Value* mean = Spread(ReduceSum(Times(dy, y), {dim}), x, {dim});
+    return {Times(y, Minus(dy, mean))};
+  });
 }
 
 Value* Builder::LogSoftmax(Value* x, int64_t dim, Where at) {
@@ -156,14 +162,23 @@ Value* Builder::LogSoftmax(Value* x, int64_t dim, Where at) {
   dim = CheckDim("log_softmax", dim, x->type().rank(), at);
   Value* z = Shifted(x, dim);
   Value* log_sum = Log(ReduceSum(Exp(z), {dim}));
-  return Minus(z, Spread(log_sum, x, {dim}));
+  Value* y = Minus(z, Spread(log_sum, x, {dim}));
+  return CustomGradient(y, {x}, [&](Value* dy) -> std::vector<Value*> {
+    return {Minus(dy, Times(Exp(y), Spread(ReduceSum(dy, {dim}), x, {dim})))};
+  });
 }
 
 Value* Builder::Normalize(Value* x, const std::vector<int64_t>& dims,
                           double epsilon) {
   Value* centered = Minus(x, Spread(ReduceMean(x, dims), x, dims));
   Value* variance = ReduceMean(Times(centered, centered), dims);
-  return Times(centered, Spread(Rsqrt(Plus(variance, epsilon)), x, dims));
+  Value* scale = Spread(Rsqrt(Plus(variance, epsilon)), x, dims);
+  Value* y = Times(centered, scale);
+  return CustomGradient(y, {x}, [&](Value* dy) -> std::vector<Value*> {
+    Value* mean = Spread(ReduceMean(dy, dims), x, dims);
+    Value* slope = Spread(ReduceMean(Times(dy, y), dims), x, dims);
+    return {Times(scale, Minus(Minus(dy, mean), Times(y, slope)))};
+  });
 }
 
 Value* Builder::LayerNorm(Value* x, Value* gamma, Value* beta, double epsilon,
