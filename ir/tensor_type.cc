@@ -40,6 +40,14 @@ int64_t NumElements(const Shape& shape) {
   return count;
 }
 
+int64_t TileExtent(const Layout& layout, int dim) {
+  int64_t extent = 1;
+  for (const Layout::Tile& tile : layout.tiles) {
+    if (tile.dim == dim) extent *= tile.size;
+  }
+  return extent;
+}
+
 Layout Canonical(Layout layout) {
   if (std::is_sorted(layout.order.begin(), layout.order.end()) &&
       layout.tiles.empty()) {

@@ -51,6 +51,9 @@ Layout ParseLayout(std::string_view text);
 // compare equal.
 Layout Canonical(Layout layout);
 
+// Returns the product of a dimension's tile sizes; 1 if it has no tiles.
+int64_t TileExtent(const Layout& layout, int dim);
+
 struct TensorType {
   DType dtype = DType::kF32;
   Shape shape;

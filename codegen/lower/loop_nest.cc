@@ -92,16 +92,14 @@ Index LoopNest::RawOffset(const Access& access) const {
   Index offset;
   for (const ir::PhysicalAxis& axis : PhysicalAxes(access.type)) {
     const ir::DimMap& map = access.map[axis.dim];
-    if (map.dim < 0) {
-      offset.offset += map.offset / axis.step % axis.extent * axis.stride;
-      continue;
-    }
     // A tile axis depends on the part of the index within [step, step *
-    // extent). An axis that is a whole dimension depends on the full index,
-    // scaled and shifted.
+    // extent). An index into tiles is shifted by whole tiles only. An axis that
+    // is a whole dimension depends on the full index, scaled and shifted.
     const bool whole =
         axis.step == 1 && axis.extent == access.type.shape[axis.dim];
-    if (whole) offset.offset += map.offset * axis.stride;
+    offset.offset += whole ? map.offset * axis.stride
+                           : map.offset / axis.step % axis.extent * axis.stride;
+    if (map.dim < 0) continue;
     for (size_t i = 0; i < raw_.size(); ++i) {
       const RawAxis& raw = raw_[i];
       if (raw.dim != map.dim) continue;

@@ -333,7 +333,8 @@ class Analysis {
     return true;
   }
 
-  // Checks that tiled dimensions are read whole, or at one index.
+  // Checks that tiled dimensions are read whole, in whole tiles, or at one
+  // index.
   bool CheckTiles() {
     for (const Node* node : nodes_) {
       for (size_t i = 0; i < node->num_inputs(); ++i) {
@@ -348,9 +349,13 @@ class Analysis {
             return Reject("part of a tiled dimension");
           }
           const DimMap& d = (*map)[tile.dim];
-          if (d.dim >= 0 &&
-              (d.scale != 1 || d.offset != 0 ||
-               input->type().shape[tile.dim] != domain_.extents[d.dim])) {
+          const bool whole =
+              d.dim >= 0 && d.offset == 0 &&
+              input->type().shape[tile.dim] == domain_.extents[d.dim];
+          const int64_t block = ir::TileExtent(input->type().layout, tile.dim);
+          const bool whole_tiles = d.dim >= 0 && d.offset % block == 0 &&
+                                   domain_.extents[d.dim] % block == 0;
+          if (d.dim >= 0 && (d.scale != 1 || !(whole || whole_tiles))) {
             return Reject("part of a tiled dimension");
           }
         }

@@ -291,9 +291,10 @@ class Assignment {
   }
 
   void VisitMapped(Node& node) {
+    if (node.kind() == OpKind::kConcat) return VisitConcat(node);
     if (node.op().operand_map == nullptr && node.num_inputs() > 0 &&
         node.op().fusion == ir::FusionKind::kInjective) {
-      fixed_.insert(node.output());  // concat, pad: row-major results
+      fixed_.insert(node.output());  // pad: row-major results
     }
     if (node.kind() == OpKind::kGather) {
       for (const Layout::Tile& tile : node.input(0)->type().layout.tiles) {
@@ -303,13 +304,38 @@ class Assignment {
       }
     }
     if (node.kind() != OpKind::kSlice) return;
-    const Value* operand = node.input(0);
-    for (const Layout::Tile& tile : operand->type().layout.tiles) {
-      if (node.output()->type().shape[tile.dim] !=
-          operand->type().shape[tile.dim]) {
-        return DemandExactly(node, 0, {});  // part of a tiled dimension
-      }
+    const ir::Shape& start = node.attrs().Ints("start");
+    const ir::Shape& stride = node.attrs().Ints("stride");
+    const Layout& layout = node.input(0)->type().layout;
+    for (const Layout::Tile& tile : layout.tiles) {
+      const int64_t block = ir::TileExtent(layout, tile.dim);
+      const int64_t size = node.output()->type().shape[tile.dim];
+      const bool whole = size == node.input(0)->type().shape[tile.dim];
+      const bool whole_tiles = start[tile.dim] % block == 0 &&
+                               size % block == 0 && stride[tile.dim] == 1;
+      if (!whole && !whole_tiles) return DemandExactly(node, 0, {});
     }
+  }
+
+  // The result has the layout of an operand if each operand fills whole tiles
+  // in it. The kernel reads operands in any layout.
+  void VisitConcat(Node& node) {
+    const std::vector<Value*>& inputs = node.inputs();
+    const size_t rank = node.output()->type().rank();
+    Layout layout = LayoutOf(inputs, rank).value_or(Layout{});
+    const auto fills_tiles = [&](const Value* input) {
+      return std::all_of(layout.tiles.begin(), layout.tiles.end(),
+                         [&](const Layout::Tile& tile) {
+                           return input->type().shape[tile.dim] %
+                                      ir::TileExtent(layout, tile.dim) ==
+                                  0;
+                         });
+    };
+    if (!std::all_of(inputs.begin(), inputs.end(), fills_tiles)) layout = {};
+    for (Value* input : inputs) {
+      if (IsFlexible(input)) Fix(input, layout);
+    }
+    Fix(node.output(), layout);
   }
 
   // --- Values ----------------------------------------------------------------

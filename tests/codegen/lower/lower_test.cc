@@ -25,6 +25,7 @@ int ExpectKernelsAgree(const ir::Graph& graph,
   const test::BareTarget queries;
   const auto fused = graph.Clone();
   passes::PassContext context(queries, options);
+  passes::DropStopGradient(*fused, context);
   passes::Fuse(*fused, context);
   ir::Verify(*fused);
   const auto inputs = test::RandomInputs(graph, seed);
@@ -221,6 +222,18 @@ TEST(LowerFusion, SoftmaxIsOneKernel) {
       graph.AddInput({ir::DType::kF32, {5, 37}, {}}, ir::InputRole::kData, "x");
   graph.AddOutput(b.Softmax(x), "y");
   EXPECT_EQ(ExpectKernelsAgree(graph, {}, 1), 1);
+}
+
+TEST(LowerFusion, PartsOfWholeTilesAreReadAndJoined) {
+  const auto graph = test::ParseOrDie(R"(graph parts {
+  %x = data : f32[2,48,3,5]{aBcd16b}
+  %y = data : f32[2,16,3,5]{acdb}
+  %part = slice(%x) {limit=[2,48,3,5], start=[0,16,0,0], stride=[1,1,1,1]} : f32[2,32,3,5]{aBcd16b}
+  %z = neg(%part) : f32[2,32,3,5]{aBcd16b}
+  %joined = concat(%y, %x) {dim=1} : f32[2,64,3,5]{aBcd16b}
+  return %z as "z", %joined as "joined"
+})");
+  EXPECT_EQ(ExpectKernelsAgree(*graph, {}, 1), 2);
 }
 
 TEST(LowerFusion, LayerNormIsOneKernel) {

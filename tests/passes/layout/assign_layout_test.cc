@@ -17,8 +17,9 @@ std::vector<test::LayoutLibrary::Candidate> LastForPointwise(
   return {{"only", pointwise ? "acdb" : ""}};
 }
 
-void Expect(std::string_view before, std::string_view after) {
-  const test::LayoutLibrary target(LastForPointwise);
+void Expect(std::string_view before, std::string_view after,
+            const test::LayoutLibrary::Offer& offer = LastForPointwise) {
+  const test::LayoutLibrary target(offer);
   const PassOptions options;
   auto graph = test::ParseOrDie(before);
   PassContext context(target, options);
@@ -184,6 +185,61 @@ TEST(AssignLayoutTest, TheGradientOfANormalisationHasTheLayoutOfItsOperand) {
     %dx, %dg, %dh = batch_norm_grad(%copy_1, %b, %g, %h, %m, %s) : f32[1,2,4,4]{acdb}, f32[2], f32[2] @"n"
     return %y as "y", %dx as "dx"
   })");
+}
+
+std::vector<test::LayoutLibrary::Candidate> Blocked(const ir::Node&) {
+  return {{"only", "aBcd4b"}};
+}
+
+TEST(AssignLayoutTest, PartsOfWholeTilesAreJoinedAndReadAsTheyAre) {
+  Expect(R"(graph g {
+    %x = data : f32[1,8,4,4]
+    %u = weight : f32[4,8,1,1]
+    %v = weight : f32[8,12,1,1]
+    %a = conv2d(%x, %u) : f32[1,4,4,4] @"a"
+    %joined = concat(%a, %x) {dim=1} : f32[1,12,4,4] @"c"
+    %b = conv2d(%joined, %v) : f32[1,8,4,4] @"b"
+    %part = slice(%b) {limit=[1,8,4,4], start=[0,4,0,0], stride=[1,1,1,1]} : f32[1,4,4,4] @"s"
+    %sum = add(%part, %a) : f32[1,4,4,4] @"d"
+    return %sum as "sum"
+  })",
+         R"(graph g {
+    %x = data : f32[1,8,4,4]
+    %u = weight : f32[4,8,1,1]
+    %v = weight : f32[8,12,1,1]
+    %copy = copy(%x) {layout="aBcd4b"} : f32[1,8,4,4]{aBcd4b} @"a"
+    %a = conv2d(%copy, %u) {algorithm="direct"} : f32[1,4,4,4]{aBcd4b} @"a"
+    %joined = concat(%a, %x) {dim=1} : f32[1,12,4,4]{aBcd4b} @"c"
+    %b = conv2d(%joined, %v) {algorithm="direct"} : f32[1,8,4,4]{aBcd4b} @"b"
+    %part = slice(%b) {limit=[1,8,4,4], start=[0,4,0,0], stride=[1,1,1,1]} : f32[1,4,4,4]{aBcd4b} @"s"
+    %sum = add(%part, %a) : f32[1,4,4,4]{aBcd4b} @"d"
+    return %sum as "sum"
+  })",
+         Blocked);
+}
+
+TEST(AssignLayoutTest, PartsOfTilesAreRowMajor) {
+  Expect(R"(graph g {
+    %x = data : f32[1,4,4,4]
+    %y = data : f32[1,2,4,4]
+    %u = weight : f32[4,4,1,1]
+    %a = conv2d(%x, %u) : f32[1,4,4,4] @"a"
+    %joined = concat(%a, %y) {dim=1} : f32[1,6,4,4] @"c"
+    %part = slice(%a) {limit=[1,3,4,4], start=[0,1,0,0], stride=[1,1,1,1]} : f32[1,2,4,4] @"s"
+    return %joined as "joined", %part as "part"
+  })",
+         R"(graph g {
+    %x = data : f32[1,4,4,4]
+    %y = data : f32[1,2,4,4]
+    %u = weight : f32[4,4,1,1]
+    %copy = copy(%x) {layout="aBcd4b"} : f32[1,4,4,4]{aBcd4b} @"a"
+    %a = conv2d(%copy, %u) {algorithm="direct"} : f32[1,4,4,4]{aBcd4b} @"a"
+    %joined = concat(%a, %y) {dim=1} : f32[1,6,4,4] @"c"
+    %rows = copy(%a) {layout=""} : f32[1,4,4,4] @"s"
+    %part = slice(%rows) {limit=[1,3,4,4], start=[0,1,0,0], stride=[1,1,1,1]} : f32[1,2,4,4] @"s"
+    return %joined as "joined", %part as "part"
+  })",
+         Blocked);
 }
 
 }  // namespace
