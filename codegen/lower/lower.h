@@ -91,8 +91,8 @@ const ir::Node* PoolingOf(const ir::Graph& body);
 
 // concat, pad or copy, the only node of the body, which store each operand into
 // a part of the result (copy: all of it, in another layout). One phase per
-// operand; for pad, a phase before it fills the result. Results of concat and
-// pad are row-major.
+// operand; for pad, a phase before it fills the result. A result of pad is
+// row-major; if one of concat is tiled, each operand fills whole tiles.
 LoweredKernel LowerDataMovement(const ir::Graph& body,
                                 const ir::Target& target);
 

@@ -13,7 +13,8 @@
 //     fused op would have. The layout determines the summation order over an
 //     image, and fusion must not change it.
 //  4. Values without a fixed layout (results of re-indexing ops, state,
-//     elementwise results of these) take the first layout requested.
+//     elementwise results of these) take the first layout requested. A
+//     concatenation takes its operands' layout if each fills whole tiles.
 //  5. Shards of parameters and of their state then use the same physical order
 //     (ShardInPhysicalLayout).
 
