@@ -1,6 +1,7 @@
 #include "passes/fusion/rematerialize.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -24,8 +25,8 @@ using ir::Use;
 using ir::Value;
 
 constexpr char kFusePass[] = "fuse";
-// Smaller values stay in a cache.
-constexpr int64_t kMinElements = int64_t{16} << 10;
+// Smaller values cost next to nothing.
+constexpr int64_t kMinElements = 256;
 constexpr size_t kMaxCopies = 64;  // nodes that are copied for one value
 // A value that is not stored takes no memory either. Its operations may take
 // this much more time than its loads and stores would.
@@ -152,16 +153,18 @@ class Rematerialization {
       }
     }
     if (recipes.empty()) return true;
-    if (!stays) {
-      if (recipes.size() < readers.size()) return true;
-      double saved_ns = Ns(value->type());
-      double work_ns = 0;
-      for (const Recipe& recipe : recipes) {
-        saved_ns += recipe.saved_ns;
-        work_ns += recipe.work_ns;
+    if (!stays && recipes.size() < readers.size()) return true;
+    double saved_ns = 0, work_ns = 0;
+    for (Recipe& recipe : recipes) {
+      if (!stays) {  // nor is the value stored
+        recipe.saved_ns +=
+            Ns(value->type()) / static_cast<double>(recipes.size());
       }
-      if (work_ns > kMemoryWorth * saved_ns) return true;
+      if (recipe.saved_ns <= 0) return true;
+      saved_ns += recipe.saved_ns;
+      work_ns += recipe.work_ns;
     }
+    if (work_ns > kMemoryWorth * saved_ns) return true;
     if (!StaysKernel(node, recipes, stays)) return true;
     if (!context_.ConsumeFuel(kFusePass, *value)) return false;
     for (const Recipe& recipe : recipes) Apply(node, recipe);
@@ -328,14 +331,32 @@ class Rematerialization {
         use.node->SetInput(use.operand, added.back()->output());
       }
     }
-    reader.insert(reader.begin(), added.begin(), added.end());
+    const ir::Location location = reader.back()->location();
+    reader.insert(reader.end(), added.begin(), added.end());
+    SortTopologically(reader);
     context_.Record({.pass = kFusePass,
                      .subject = node.output()->name(),
                      .accepted = true,
                      .reason = "recomputed by its reader",
                      .saved_ns = static_cast<int64_t>(recipe.saved_ns),
                      .modelled_ns = static_cast<int64_t>(recipe.work_ns),
-                     .location = reader.back()->location()});
+                     .location = location});
+  }
+
+  // The copies read earlier copies, and are read by others and by the rest.
+  static void SortTopologically(std::vector<Node*>& nodes) {
+    const std::unordered_set<const Node*> set(nodes.begin(), nodes.end());
+    std::unordered_set<const Node*> visited;
+    std::vector<Node*> sorted;
+    const std::function<void(Node*)> visit = [&](Node* node) {
+      if (!visited.insert(node).second) return;
+      for (const Value* input : node->inputs()) {
+        if (set.contains(input->producer())) visit(input->producer());
+      }
+      sorted.push_back(node);
+    };
+    for (Node* node : nodes) visit(node);
+    nodes = std::move(sorted);
   }
 
   // Removes the node from its cluster, and what only it read, unless something

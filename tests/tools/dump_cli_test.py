@@ -158,7 +158,8 @@ class DumpTest(CliTest):
             self.assertLess(int(row["fused_ns"]), int(row["unfused_ns"]))
             self.assertRegex(row["source"], r"^models/resnet\.cc:\d+$")
         self.assertEqual({r["reason"] for r in fused},
-                         {"producer and consumer", "consumers of one value"})
+                         {"producer and consumer", "consumers of one value",
+                          "recomputed by its reader"})
         self.assertTrue(any(r["accepted"] == "no" and r["reason"]
                             for r in rows))
 

@@ -132,6 +132,25 @@ TEST(Rematerialize, AValueIsStoredIfOneOfItsReadersNeedsIt) {
               ElementsAre("h -> exp mul -> e y", "dy e de -> mul mul -> dh"));
 }
 
+TEST(Rematerialize, CopiesFollowTheCopiesThatTheyRead) {
+  // n is recomputed first, with m. k then reads the copy of m, and a is visited
+  // after that.
+  EXPECT_THAT(KernelsOf(Layer(R"(
+      %a = exp(%h) : f32[256,256]
+      %m = neg(%h) : f32[256,256]
+      %k = mul(%m, %m) : f32[256,256]
+      %n = sub(%m, %h) : f32[256,256]
+      %p = mul(%k, %n) : f32[256,256]
+      %y = mul(%a, %p) : f32[256,256])",
+                              R"(
+      %c = mul(%dy, %k) : f32[256,256]
+      %d = mul(%c, %n) : f32[256,256]
+      %e = mul(%d, %a) : f32[256,256]
+      %dh = mul(%e, %h) : f32[256,256])")),
+              ElementsAre("h -> exp neg mul sub mul mul -> y",
+                          "h dy -> neg mul mul sub mul exp mul mul -> dh"));
+}
+
 TEST(Rematerialize, SmallValuesAreStored) {
   EXPECT_THAT(KernelsOf(R"(graph small {
       %x = data : f32[8,8]
