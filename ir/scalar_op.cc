@@ -103,6 +103,29 @@ const ScalarOpRow& RowOf(ScalarOp op) {
 
 }  // namespace
 
+double ScalarCost(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::kDiv:
+    case ScalarOp::kSqrt:
+    case ScalarOp::kRsqrt:
+      return 8;
+    case ScalarOp::kExp:
+    case ScalarOp::kFloorDiv:
+    case ScalarOp::kRemainder:
+      return 12;
+    case ScalarOp::kLog:
+    case ScalarOp::kTanh:
+    case ScalarOp::kErf:
+      return 20;
+    case ScalarOp::kSin:
+    case ScalarOp::kCos:
+    case ScalarOp::kPow:
+      return 40;
+    default:
+      return 1;
+  }
+}
+
 std::string_view ScalarOpName(ScalarOp op) { return RowOf(op).name; }
 
 std::optional<ScalarOp> ParseScalarOp(std::string_view name) {

@@ -57,6 +57,8 @@ inline constexpr int kNumScalarOps = static_cast<int>(ScalarOp::kSelect) + 1;
 std::string_view ScalarOpName(ScalarOp op);
 std::optional<ScalarOp> ParseScalarOp(std::string_view name);
 int ScalarArity(ScalarOp op);
+// Returns how many additions take about as long in vector code.
+double ScalarCost(ScalarOp op);
 bool IsComparison(ScalarOp op);
 
 // Computes the reference result in double precision. REQUIRES: operands.size()

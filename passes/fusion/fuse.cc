@@ -5,7 +5,7 @@
 //  2. Every consumer of a free node (constant, iota, broadcast, ...) gets a
 //     separate copy: inside a kernel it costs nothing.
 //  3. Nodes are clustered, see clustering.h.
-//  4. Clusters recompute values that others store for them, see
+//  4. On a CPU, clusters recompute values that others store for them, see
 //     rematerialize.h.
 //  5. Each cluster becomes a `fusion` node.
 //
@@ -246,14 +246,14 @@ bool Fuse(Graph& graph, PassContext& context) {
   const PassOptions& options = context.options();
   bool changed = EraseDeadNodes(graph);  // a kernel needs results
   changed |= CopyPartlyReadTiles(graph);
-  if (options.fusion && !context.target().target().simt) {
-    changed |= ReplaceCopies(graph);
-  }
+  // Not measured on a GPU, where a kernel's registers limit its threads.
+  const bool cpu = !context.target().target().simt;
+  if (options.fusion && cpu) changed |= ReplaceCopies(graph);
   changed |= DuplicateFreeNodes(graph);
   Clustering clustering(graph, context);
   clustering.Merge(!options.fusion);
   std::vector<std::vector<Node*>> clusters = clustering.Clusters();
-  if (options.fusion) Rematerialize(graph, context, clusters);
+  if (options.fusion && cpu) Rematerialize(graph, context, clusters);
   for (std::vector<Node*>& cluster : clusters) {
     RestoreCopies(graph, cluster);
     MergeStoredCopies(graph, cluster);

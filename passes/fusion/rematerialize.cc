@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ir/op.h"
+#include "ir/scalar_op.h"
 #include "ir/target/cost.h"
 #include "passes/fusion/clustering.h"
 #include "passes/fusion/iteration_domain.h"
@@ -20,7 +21,6 @@ namespace {
 
 using ir::Graph;
 using ir::Node;
-using ir::ScalarOp;
 using ir::Use;
 using ir::Value;
 
@@ -31,30 +31,6 @@ constexpr size_t kMaxCopies = 64;  // nodes that are copied for one value
 // A value that is not stored takes no memory either. Its operations may take
 // this much more time than its loads and stores would.
 constexpr double kMemoryWorth = 2;
-
-// Returns how many additions take as long as the operation, in vector code.
-double OperationCost(const Node& node) {
-  switch (ir::NodeScalar(node)) {
-    case ScalarOp::kDiv:
-    case ScalarOp::kSqrt:
-    case ScalarOp::kRsqrt:
-      return 8;
-    case ScalarOp::kExp:
-    case ScalarOp::kFloorDiv:
-    case ScalarOp::kRemainder:
-      return 12;
-    case ScalarOp::kLog:
-    case ScalarOp::kTanh:
-    case ScalarOp::kErf:
-      return 20;
-    case ScalarOp::kSin:
-    case ScalarOp::kCos:
-    case ScalarOp::kPow:
-      return 40;
-    default:
-      return 1;
-  }
-}
 
 class Rematerialization {
  public:
@@ -200,7 +176,7 @@ class Rematerialization {
     for (const Node* copied : recipe.copied) {
       if (IsFree(*copied)) continue;
       recipe.work_ns +=
-          passes * OperationCost(*copied) *
+          passes * ir::ScalarCost(ir::NodeScalar(*copied)) *
           static_cast<double>(copied->output()->type().num_elements()) /
           operations_per_ns;
     }

@@ -13,8 +13,9 @@
 //     fused op would have. The layout determines the summation order over an
 //     image, and fusion must not change it.
 //  4. Values without a fixed layout (results of re-indexing ops, state,
-//     elementwise results of these) take the first layout requested. A
-//     concatenation takes its operands' layout if each fills whole tiles.
+//     elementwise results of these) take the first layout requested. On a
+//     CPU, a concatenation takes its operands' layout if each fills whole
+//     tiles.
 //  5. Shards of parameters and of their state then use the same physical order
 //     (ShardInPhysicalLayout).
 
@@ -292,10 +293,13 @@ class Assignment {
   }
 
   void VisitMapped(Node& node) {
-    if (node.kind() == OpKind::kConcat) return VisitConcat(node);
+    // On a GPU, slices of few channels with channels last have narrow accesses.
+    if (node.kind() == OpKind::kConcat && !context_.target().target().simt) {
+      return VisitConcat(node);
+    }
     if (node.op().operand_map == nullptr && node.num_inputs() > 0 &&
         node.op().fusion == ir::FusionKind::kInjective) {
-      fixed_.insert(node.output());  // pad: row-major results
+      fixed_.insert(node.output());  // concat, pad: row-major results
     }
     if (node.kind() == OpKind::kGather) {
       for (const Layout::Tile& tile : node.input(0)->type().layout.tiles) {

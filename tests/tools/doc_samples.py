@@ -62,7 +62,7 @@ SECONDS = "200"  # limit for the commands of one block
 
 # The machine of the samples, as in `fusor doctor`: instructions and threads,
 # and LLVM's name of the CPU.
-MACHINE = ("AVX2, 2 threads", "znver3")
+MACHINE = ("AVX-512 with bf16, 2 threads", "znver5")
 
 NUMBER = r"\d+(?:\.\d+)?(?:e[-+]\d+)?"
 # (lines, what varies in them)
