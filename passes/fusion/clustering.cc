@@ -346,8 +346,9 @@ std::string Clustering::WhyNot(int a, int b) {
   if (IsSeparate(*Nodes(a)[0]) || IsSeparate(*Nodes(b)[0])) {
     return "unfused kernel";
   }
-  if (Nodes(a).size() + Nodes(b).size() > kMaxKernelNodes)
+  if (Nodes(a).size() + Nodes(b).size() > kMaxKernelNodes) {
     return "too many nodes";
+  }
   std::vector<const Node*> nodes;
   std::merge(Nodes(a).begin(), Nodes(a).end(), Nodes(b).begin(), Nodes(b).end(),
              std::back_inserter(nodes), [](const Node* x, const Node* y) {

@@ -189,37 +189,6 @@ ValueSet ResultsOf(const std::vector<Node*>& nodes, const ValueSet& outputs) {
   return results;
 }
 
-// Returns the nodes in depth-first order from the results. That order does not
-// depend on copies and other nodes between them, so that equal work becomes
-// equal kernels.
-std::vector<Node*> DepthFirst(const std::vector<Node*>& nodes,
-                              const ValueSet& results) {
-  const std::unordered_set<const Node*> set(nodes.begin(), nodes.end());
-  std::unordered_set<const Node*> visited;
-  std::vector<Node*> order;
-  std::vector<std::pair<Node*, size_t>> stack;
-  for (Node* root : nodes) {
-    if (!results.contains(root->output()) || !visited.insert(root).second) {
-      continue;
-    }
-    stack.emplace_back(root, 0);
-    while (!stack.empty()) {
-      auto& [node, next] = stack.back();
-      if (next == node->num_inputs()) {
-        order.push_back(node);
-        stack.pop_back();
-        continue;
-      }
-      Node* producer = node->input(next++)->producer();
-      if (producer != nullptr && set.contains(producer) &&
-          visited.insert(producer).second) {
-        stack.emplace_back(producer, 0);
-      }
-    }
-  }
-  return order;
-}
-
 // Returns the order of the nodes in a kernel: DepthFirst, unless the loops that
 // clustering has found exist only in the present order. Which values are
 // assumed to be aligned depends on the order (iteration_domain.cc).

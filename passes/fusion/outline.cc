@@ -195,6 +195,34 @@ class Outliner {
 
 }  // namespace
 
+std::vector<Node*> DepthFirst(const std::vector<Node*>& nodes,
+                              const std::unordered_set<const Value*>& results) {
+  const std::unordered_set<const Node*> set(nodes.begin(), nodes.end());
+  std::unordered_set<const Node*> visited;
+  std::vector<Node*> order;
+  std::vector<std::pair<Node*, size_t>> stack;
+  for (Node* root : nodes) {
+    if (!results.contains(root->output()) || !visited.insert(root).second) {
+      continue;
+    }
+    stack.emplace_back(root, 0);
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      if (next == node->num_inputs()) {
+        order.push_back(node);
+        stack.pop_back();
+        continue;
+      }
+      Node* producer = node->input(next++)->producer();
+      if (producer != nullptr && set.contains(producer) &&
+          visited.insert(producer).second) {
+        stack.emplace_back(producer, 0);
+      }
+    }
+  }
+  return order;
+}
+
 std::vector<Node*> Outline(Graph& graph,
                            std::span<const OutlineRequest> requests) {
   if (requests.empty()) return {};

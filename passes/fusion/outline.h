@@ -4,11 +4,19 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "ir/graph.h"
 
 namespace fusor::passes {
+
+// Returns the nodes in depth-first order from those of them that are results.
+// That order is topological and does not depend on copies and other nodes
+// between them, so that equal work becomes equal kernels.
+std::vector<ir::Node*> DepthFirst(
+    const std::vector<ir::Node*>& nodes,
+    const std::unordered_set<const ir::Value*>& results);
 
 // Nodes that become one kernel.
 struct OutlineRequest {

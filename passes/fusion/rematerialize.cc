@@ -1,7 +1,6 @@
 #include "passes/fusion/rematerialize.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -15,6 +14,7 @@
 #include "ir/target/cost.h"
 #include "passes/fusion/clustering.h"
 #include "passes/fusion/iteration_domain.h"
+#include "passes/fusion/outline.h"
 
 namespace fusor::passes {
 namespace {
@@ -307,32 +307,17 @@ class Rematerialization {
         use.node->SetInput(use.operand, added.back()->output());
       }
     }
-    const ir::Location location = reader.back()->location();
-    reader.insert(reader.end(), added.begin(), added.end());
-    SortTopologically(reader);
+    // The copies read earlier copies, and are read by others and by the rest.
+    // The last node, which places the kernel, is a result and stays last.
+    reader.insert(reader.begin(), added.begin(), added.end());
+    reader = DepthFirst(reader, ResultsOf(recipe.reader));
     context_.Record({.pass = kFusePass,
                      .subject = node.output()->name(),
                      .accepted = true,
                      .reason = "recomputed by its reader",
                      .saved_ns = static_cast<int64_t>(recipe.saved_ns),
                      .modelled_ns = static_cast<int64_t>(recipe.work_ns),
-                     .location = location});
-  }
-
-  // The copies read earlier copies, and are read by others and by the rest.
-  static void SortTopologically(std::vector<Node*>& nodes) {
-    const std::unordered_set<const Node*> set(nodes.begin(), nodes.end());
-    std::unordered_set<const Node*> visited;
-    std::vector<Node*> sorted;
-    const std::function<void(Node*)> visit = [&](Node* node) {
-      if (!visited.insert(node).second) return;
-      for (const Value* input : node->inputs()) {
-        if (set.contains(input->producer())) visit(input->producer());
-      }
-      sorted.push_back(node);
-    };
-    for (Node* node : nodes) visit(node);
-    nodes = std::move(sorted);
+                     .location = reader.back()->location()});
   }
 
   // Removes the node from its cluster, and what only it read, unless something

@@ -7,9 +7,9 @@
 
 namespace fusor::passes {
 
-// Recomputes elementwise values in the kernels that read them, where that takes
-// less time than to store and load them: the backward pass computes an
-// activation's derivative from the operand of the activation.
+// Recomputes elementwise values in the kernels that read them, where that costs
+// less than to store and load them, in time and memory: the backward pass
+// computes an activation's derivative from the operand of the activation.
 //
 // `clusters` has the nodes of each future kernel, in topological order. A value
 // that one cluster computes for others is recomputed from what these read, from
