@@ -64,13 +64,6 @@ bool IsWanted(const CudnnDescriptor& engine) {
                     CUDNN_BEHAVIOR_NOTE_CUBLASLT_DEPENDENCY});
 }
 
-// Returns the padded size of the workspace, bytes.
-int64_t WorkspaceOf(const CudnnDescriptor& plan) {
-  const auto bytes =
-      plan.Get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
-  return bytes == 0 ? 0 : bytes + kConvWorkspaceAlignment;
-}
-
 // Returns everything that the engines depend on, except the device.
 std::string ProblemOf(LibraryCall call) {
   call.attrs.Erase("algorithm");
@@ -114,22 +107,15 @@ ParsedName ParseName(std::string_view name) {
   return parsed;
 }
 
-CudnnDescriptor DeviceFrom(const std::string& properties) {
-  CudnnDescriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-  device.Set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, properties);
-  device.Finalize();
-  return device;
-}
-
 // Returns a plan descriptor that loads JSON text; not finalized.
 CudnnDescriptor PlanFrom(const std::string& text, cudnnHandle_t handle,
-                         const std::string& properties) {
+                         const std::string& device_json) {
   CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
   plan.Set(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, text);
   if (handle != nullptr) {
     plan.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle);
   } else {
-    plan.Set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, DeviceFrom(properties));
+    plan.Set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, DescribeDevice(device_json));
   }
   return plan;
 }
@@ -138,9 +124,15 @@ constexpr std::string_view kImplementation = "cudnn ";
 
 }  // namespace
 
+int64_t WorkspaceOf(const CudnnDescriptor& plan) {
+  const auto bytes =
+      plan.Get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+  return bytes == 0 ? 0 : bytes + kConvWorkspaceAlignment;
+}
+
 LoadedPlan LoadPlan(const LibraryCall& call, cudnnHandle_t handle,
-                    const std::string& properties) {
-  CudnnDescriptor plan = PlanFrom(call.plan, handle, properties);
+                    const std::string& device_json) {
+  CudnnDescriptor plan = PlanFrom(call.plan, handle, device_json);
   if (plan.FinalizeUnless(CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH)) {
     return {std::move(plan), ""};
   }
@@ -152,16 +144,13 @@ LoadedPlan LoadPlan(const LibraryCall& call, cudnnHandle_t handle,
               mismatch, call.implementation);
   LibraryCall again = call;
   again.attrs.Set("algorithm", std::string(name));
-  const ConvPlanner planner(handle != nullptr ? DevicePropertiesJson(handle)
-                                              : properties);
+  const ConvPlanner planner(handle != nullptr ? DescribeDevice(handle)
+                                              : DescribeDevice(device_json));
   planner.Prepare(again);
-  CudnnDescriptor rebuilt = PlanFrom(again.plan, handle, properties);
+  CudnnDescriptor rebuilt = PlanFrom(again.plan, handle, device_json);
   rebuilt.Finalize();
   return {std::move(rebuilt), std::move(mismatch)};
 }
-
-ConvPlanner::ConvPlanner(const std::string& device)
-    : device_(DeviceFrom(device)) {}
 
 std::vector<CudnnDescriptor> ConvPlanner::Heuristic(
     const CudnnDescriptor& graph, cudnnBackendHeurMode_t mode) const {

@@ -21,6 +21,9 @@ struct EngineConfig {
   int64_t workspace_bytes = 0;  // padded
 };
 
+// Returns the padded size of an execution plan's workspace, bytes.
+int64_t WorkspaceOf(const CudnnDescriptor& plan);
+
 // A call's execution plan, ready to run on a device.
 struct LoadedPlan {
   CudnnDescriptor plan;
@@ -30,17 +33,16 @@ struct LoadedPlan {
 };
 
 // Loads LibraryCall::plan for the handle's device or, without a handle, for the
-// device that `properties` describe. Throws kGraph if cuDNN rejects it.
+// device that the JSON describes. Throws kGraph if cuDNN rejects it.
 LoadedPlan LoadPlan(const codegen::LibraryCall& call, cudnnHandle_t handle,
-                    const std::string& properties = "");
+                    const std::string& device_json = "");
 
 // Lists cuDNN's engines for a convolution and makes their execution plans. The
 // device need not be present. Thread-safe. REQUIRES: LoadedCudnn().usable.
 class ConvPlanner {
  public:
-  // `device`: its properties as JSON (device_properties.h). Throws kGraph if
-  // cuDNN rejects them.
-  explicit ConvPlanner(const std::string& device);
+  // `device`: the GPU to plan for (device_properties.h).
+  explicit ConvPlanner(CudnnDescriptor device) : device_(std::move(device)) {}
 
   // Returns the engines whose plans can be built, best first: the results of
   // heuristics A, B and fallback, in this order and without duplicates, but

@@ -64,18 +64,17 @@ ir::LibraryCandidate AsTheyLie(const ir::Node& node,
   return candidate;
 }
 
-// Returns the device's properties as cuDNN queries them, so that plans match
-// it. If cuDNN cannot query it, returns the target's; LoadPlan detects a
-// mismatch.
-std::string PropertiesOf(const ir::Target& target, std::optional<int> device) {
+// Describes the device as cuDNN queries it, so that plans match it. If cuDNN
+// cannot query it, describes the target; LoadPlan detects a mismatch.
+CudnnDescriptor Describe(const ir::Target& target, std::optional<int> device) {
   if (device.has_value()) {
     try {
-      return DevicePropertiesJson(*device);
+      return DescribeDevice(*device);
     } catch (const Error&) {
       // OpenCudaDevice reports the reason.
     }
   }
-  return DevicePropertiesJson(target);
+  return DescribeDevice(DevicePropertiesJson(target));
 }
 
 }  // namespace
@@ -86,7 +85,7 @@ CudaCompiler::CudaCompiler(ir::Target target, std::optional<int> device,
       nvrtc_(target_.compute_capability),
       warning_(std::move(warning)) {
   if (!LoadedCudnn().usable) return;
-  planner_ = std::make_unique<ConvPlanner>(PropertiesOf(target_, device));
+  planner_ = std::make_unique<ConvPlanner>(Describe(target_, device));
 }
 
 void CudaCompiler::CheckDriver() const {

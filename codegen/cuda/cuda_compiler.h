@@ -18,7 +18,8 @@ namespace fusor::cuda {
 class CudaCompiler : public codegen::TargetCompiler {
  public:
   // `device`: ordinal of the GPU, of this target, that convolutions are planned
-  // for. Without it, they are planned for the GPU that `target` describes.
+  // for; its context must be current. Without it, they are planned for the GPU
+  // that `target` describes.
   // `warning` receives NVRTC's warnings. REQUIRES: target.simt. Throws what
   // NvrtcCompiler throws.
   CudaCompiler(ir::Target target, std::optional<int> device,

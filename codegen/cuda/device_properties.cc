@@ -52,21 +52,25 @@ const Specification& Find(const ir::Target& target) {
 }
 
 template <typename Value>
-std::string Ask(cudnnBackendAttributeName_t name, const Value& value) {
+CudnnDescriptor Describe(cudnnBackendAttributeName_t name, const Value& value) {
   CudnnDescriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
   device.Set(name, value);
   device.Finalize();
-  return device.GetText(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION);
+  return device;
 }
 
 }  // namespace
 
-std::string DevicePropertiesJson(int ordinal) {
-  return Ask(CUDNN_ATTR_DEVICEPROP_DEVICE_ID, int32_t{ordinal});
+CudnnDescriptor DescribeDevice(const std::string& json) {
+  return Describe(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, json);
 }
 
-std::string DevicePropertiesJson(cudnnHandle_t handle) {
-  return Ask(CUDNN_ATTR_DEVICEPROP_HANDLE, handle);
+CudnnDescriptor DescribeDevice(int ordinal) {
+  return Describe(CUDNN_ATTR_DEVICEPROP_DEVICE_ID, int32_t{ordinal});
+}
+
+CudnnDescriptor DescribeDevice(cudnnHandle_t handle) {
+  return Describe(CUDNN_ATTR_DEVICEPROP_HANDLE, handle);
 }
 
 std::string DevicePropertiesJson(const ir::Target& target) {

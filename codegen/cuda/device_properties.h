@@ -14,11 +14,16 @@ namespace fusor::cuda {
 // kUsage for an unknown compute capability.
 std::string DevicePropertiesJson(const ir::Target& target);
 
-// Returns the description that cuDNN itself prints of a present GPU, given by
-// its ordinal in the CUDA runtime. Plans built for it match the GPU. Throws
-// kGraph with cuDNN's reason if it cannot query the driver.
-std::string DevicePropertiesJson(int ordinal);
-// Returns the description of the handle's device.
-std::string DevicePropertiesJson(cudnnHandle_t handle);
+// The following return a descriptor of a GPU to plan for. Throw kGraph with
+// cuDNN's reason.
+
+// The GPU that the JSON describes. It need not be present.
+CudnnDescriptor DescribeDevice(const std::string& json);
+// A present GPU, given by its ordinal in the CUDA runtime. Its context must be
+// current: cuDNN runs kernels that ask how multiprocessors are grouped, which
+// the JSON lacks, and which workspace sizes depend on.
+CudnnDescriptor DescribeDevice(int ordinal);
+// The handle's GPU. As above, its context must be current.
+CudnnDescriptor DescribeDevice(cudnnHandle_t handle);
 
 }  // namespace fusor::cuda

@@ -32,9 +32,7 @@ class CudaBackend : public runtime::Backend {
       lines.push_back(std::move(line));
     }
     lines.emplace_back(
-        "compiles kernels for a GPU (fusor compile --target nvidia-h200); no "
-        "GPU has run them yet, nor cuDNN's convolutions and cuBLASLt's "
-        "matmuls");
+        "compiles kernels for a GPU (fusor compile --target nvidia-h200)");
     return lines;
   }
 
@@ -48,8 +46,11 @@ class CudaBackend : public runtime::Backend {
       const runtime::BackendOptions& options) override {
     if (target.empty()) {
       if (std::optional<ir::Target> own = TargetOfDevice()) {
-        auto compiler = std::make_unique<CudaCompiler>(
-            std::move(*own), DeviceOfRank(), options.warning);
+        const int device = DeviceOfRank();
+        const Context context(device);
+        context.Enter();
+        auto compiler = std::make_unique<CudaCompiler>(std::move(*own), device,
+                                                       options.warning);
         compiler->CheckDriver();
         return compiler;
       }

@@ -360,10 +360,22 @@ class CudaDevice : public runtime::Device {
     FUSOR_CHECK(ready != nullptr, kDevice,
                 "{}: {}: the CUDA backend has no library that runs it",
                 context_->name(), call.op_name());
-    return WrapCall(call, std::move(ready));
+    const int64_t workspace = ready->unplanned_workspace_bytes();
+    return WrapCall(call, std::move(ready),
+                    workspace > 0 ? Workspace(workspace) : nullptr);
   }
 
  private:
+  // Returns memory that all calls with unplanned workspaces share. Calls that
+  // were loaded before keep a smaller one, since graphs contain its address.
+  std::shared_ptr<runtime::Memory> Workspace(int64_t bytes) {
+    const auto size = static_cast<size_t>(bytes);
+    if (workspace_ == nullptr || workspace_->bytes() < size) {
+      workspace_ = Allocate(size);
+    }
+    return workspace_;
+  }
+
   void CheckDependentLaunch() const {
     constexpr int kCapability = 90;
     constexpr int kVersion = 12030;  // that captures such launches
@@ -386,6 +398,7 @@ class CudaDevice : public runtime::Device {
   const std::shared_ptr<PinnedRanges> pinned_ =
       std::make_shared<PinnedRanges>();
   MakeDeviceCall make_call_;
+  std::shared_ptr<runtime::Memory> workspace_;
 };
 
 std::string Upper(std::string text) {

@@ -1,7 +1,6 @@
 #pragma once
 
-// A GPU as a runtime::Device; uses only the driver. Not yet run on a GPU; tests
-// run it on a fake driver.
+// A GPU as a runtime::Device; uses only the driver.
 
 #include <cuda.h>
 

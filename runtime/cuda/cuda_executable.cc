@@ -98,18 +98,26 @@ class KernelModule : public CudaExecutable {
 class CallExecutable : public CudaExecutable {
  public:
   CallExecutable(const codegen::LibraryCall& call,
-                 std::unique_ptr<DeviceCall> ready)
+                 std::unique_ptr<DeviceCall> ready,
+                 std::shared_ptr<runtime::Memory> workspace)
       : CudaExecutable(Kind::kOther, std::string(call.op_name()),
                        call.operands.size() + call.results.size() +
                            (call.workspace_bytes > 0 ? 1 : 0)),
-        ready_(std::move(ready)) {}
+        tensors_(call.operands.size() + call.results.size()),
+        ready_(std::move(ready)),
+        workspace_(std::move(workspace)) {}
   void Enqueue(const Driver&, CUstream stream, void* const* args,
                bool) const override {
-    ready_->Enqueue(stream, args);
+    if (workspace_ == nullptr) return ready_->Enqueue(stream, args);
+    std::vector<void*> all(args, args + tensors_);
+    all.push_back(workspace_->data());
+    ready_->Enqueue(stream, all.data());
   }
 
  private:
+  size_t tensors_;
   std::unique_ptr<DeviceCall> ready_;
+  std::shared_ptr<runtime::Memory> workspace_;
 };
 
 class GraphExecutable : public CudaExecutable {
@@ -151,9 +159,11 @@ std::unique_ptr<CudaExecutable> LoadKernelModule(
   return std::make_unique<KernelModule>(context, kernel, dependent_launch);
 }
 
-std::unique_ptr<CudaExecutable> WrapCall(const codegen::LibraryCall& call,
-                                         std::unique_ptr<DeviceCall> ready) {
-  return std::make_unique<CallExecutable>(call, std::move(ready));
+std::unique_ptr<CudaExecutable> WrapCall(
+    const codegen::LibraryCall& call, std::unique_ptr<DeviceCall> ready,
+    std::shared_ptr<runtime::Memory> workspace) {
+  return std::make_unique<CallExecutable>(call, std::move(ready),
+                                          std::move(workspace));
 }
 
 std::unique_ptr<CudaExecutable> InstantiateGraph(const Context& context,

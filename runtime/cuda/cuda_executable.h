@@ -48,8 +48,11 @@ std::unique_ptr<CudaExecutable> LoadKernelModule(
     const Context& context, const codegen::CompiledKernel& kernel,
     bool dependent_launch);
 
-std::unique_ptr<CudaExecutable> WrapCall(const codegen::LibraryCall& call,
-                                         std::unique_ptr<DeviceCall> ready);
+// `workspace`: if not null, the call's last argument in place of the planned
+// workspace, if any.
+std::unique_ptr<CudaExecutable> WrapCall(
+    const codegen::LibraryCall& call, std::unique_ptr<DeviceCall> ready,
+    std::shared_ptr<runtime::Memory> workspace);
 
 // Instantiates and destroys `graph`, and enqueues its upload on the stream.
 std::unique_ptr<CudaExecutable> InstantiateGraph(const Context& context,

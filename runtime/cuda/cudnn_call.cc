@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -49,11 +48,6 @@ bool IsBound(const LibraryCall& call, size_t argument) {
   return call.body == nullptr || ir::AccumulatedInput(*call.body) != argument;
 }
 
-// Returns the size of the workspace without its padding.
-int64_t UsableBytes(const LibraryCall& call) {
-  return std::max<int64_t>(call.workspace_bytes - kConvWorkspaceAlignment, 0);
-}
-
 void* Aligned(void* workspace) {
   constexpr uintptr_t kUnit = kConvWorkspaceAlignment;
   const auto address = reinterpret_cast<uintptr_t>(workspace);
@@ -66,16 +60,16 @@ class CudnnCall : public DeviceCall {
             CudnnDescriptor plan)
       : handle_(std::move(handle)),
         plan_(std::move(plan)),
-        has_workspace_(call.workspace_bytes > 0),
+        workspace_bytes_(WorkspaceOf(plan_)),
+        planned_bytes_(call.workspace_bytes),
         arguments_(call.operands.size() + call.results.size()) {
     for (size_t i = 0; i < arguments_; ++i) {
       if (IsBound(call, i)) ids_.push_back(static_cast<int64_t>(i) + 1);
     }
-    const auto workspace =
-        plan_.Get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
-    FUSOR_CHECK(workspace <= UsableBytes(call), kGraph,
-                "expected a workspace of {} bytes, here it takes {}",
-                UsableBytes(call), workspace);
+  }
+
+  int64_t unplanned_workspace_bytes() const override {
+    return workspace_bytes_ > planned_bytes_ ? workspace_bytes_ : 0;
   }
 
   void Enqueue(CUstream stream, void* const* args) const override {
@@ -86,7 +80,7 @@ class CudnnCall : public DeviceCall {
     pack.Set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids_);
     pack.Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers);
     pack.Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
-             has_workspace_ ? Aligned(args[arguments_]) : nullptr);
+             workspace_bytes_ > 0 ? Aligned(args[arguments_]) : nullptr);
     pack.Finalize();
     const Cudnn& cudnn = LoadedCudnn();
     Check(cudnn.set_stream(handle_->get(), stream), "cudnnSetStream");
@@ -97,7 +91,8 @@ class CudnnCall : public DeviceCall {
  private:
   std::shared_ptr<const Handle> handle_;
   CudnnDescriptor plan_;
-  bool has_workspace_;
+  int64_t workspace_bytes_;  // padded
+  int64_t planned_bytes_;
   size_t arguments_;  // operands and results
   std::vector<int64_t> ids_;
 };

@@ -1,11 +1,11 @@
 #pragma once
 
 // All library calls that a GPU runs, by library. All calls of cuDNN share one
-// handle, and so do those of cuBLASLt: for the streams of one thread. Not yet
-// run on a GPU.
+// handle, and so do those of cuBLASLt: for the streams of one thread.
 
 #include <cuda.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -23,6 +23,9 @@ class DeviceCall {
   // not allocate, synchronise or use another stream. `args`: device addresses
   // of operands, results and the workspace, if any.
   virtual void Enqueue(CUstream stream, void* const* args) const = 0;
+  // The size of the workspace that Enqueue's last argument must have instead of
+  // the planned one, which is too small for this device; 0 if it is not.
+  virtual int64_t unplanned_workspace_bytes() const { return 0; }
 };
 
 // Loads the call on the current context; null if it does not support the call.
@@ -49,7 +52,8 @@ MakeDeviceCall CublasltCalls();
 // rejects the plan for the current context's device.
 //
 // A plan for another device is rebuilt for this one, with the same engine and
-// knobs. The first time, `warning` is called.
+// knobs. The first time, `warning` is called. A plan for a description of a
+// device may need an unplanned workspace on the device itself.
 MakeDeviceCall CudnnCalls(codegen::WarningHandler warning = nullptr);
 
 // Loads a copy between equal layouts (IsMemoryCopy), which the driver runs;

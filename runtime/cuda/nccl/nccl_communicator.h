@@ -12,7 +12,7 @@ namespace fusor::cuda {
 // They run on a separate stream of high priority and can be captured in a
 // step's graph. Startup and shutdown cannot block the process, because both
 // poll. Timeouts (options.timeout) and failures of a peer or the network throw
-// kPeerLost. Not yet run on a GPU.
+// kPeerLost. Only one rank has run on a GPU.
 //
 // `compiler`, for that GPU, compiles the kernels of reductions in rank order
 // (ordered_reduce.h). REQUIRED if options.deterministic.

@@ -684,6 +684,58 @@ TEST(CudaDevice, RejectsLibraryCallsThatNobodyRuns) {
               HasSubstr("conv2d: the CUDA backend has no library"));
 }
 
+// Needs a workspace that its program lacks.
+class LargeCall : public cuda::DeviceCall {
+ public:
+  LargeCall(int64_t bytes, std::vector<void*>& workspaces)
+      : bytes_(bytes), workspaces_(workspaces) {}
+  void Enqueue(CUstream, void* const* args) const override {
+    workspaces_.push_back(args[1]);
+  }
+  int64_t unplanned_workspace_bytes() const override { return bytes_; }
+
+ private:
+  int64_t bytes_;
+  std::vector<void*>& workspaces_;
+};
+
+// Calls that need more than is planned share memory of the device. A call that
+// was loaded before keeps its own, whose address a graph may contain.
+TEST(CudaDevice, AllocatesWorkspacesThatProgramsLack) {
+  FakeCudaBackend backend;
+  std::vector<void*> workspaces;
+  int64_t bytes = 0;
+  const auto device =
+      cuda::OpenCudaDevice(0, {}, [&](const codegen::LibraryCall&) {
+        return std::make_unique<LargeCall>(bytes, workspaces);
+      });
+  const int64_t before = backend.driver().used_bytes();
+  codegen::LibraryCall call;
+  call.op = ir::OpKind::kConv2d;
+  call.results = {{DType::kF32, {1}, {}}};
+  char planned = 0;
+  void* const args[] = {nullptr, &planned};
+  {
+    const auto stream = device->CreateStream();
+    std::vector<std::unique_ptr<runtime::Executable>> loaded;
+    for (const int64_t size : {0, 1000, 500, 2000}) {
+      bytes = size;
+      call.workspace_bytes = size == 1000 ? 0 : 10;
+      loaded.push_back(device->LoadCall(call));
+    }
+    for (const auto& executable : loaded) {
+      stream->Launch(*executable, args, executable == loaded[1] ? 1 : 2);
+    }
+    ASSERT_EQ(workspaces.size(), 4);
+    EXPECT_EQ(workspaces[0], &planned);
+    EXPECT_NE(workspaces[1], &planned);
+    EXPECT_EQ(workspaces[2], workspaces[1]);
+    EXPECT_NE(workspaces[3], workspaces[1]);
+    EXPECT_EQ(backend.driver().used_bytes(), before + 3000);
+  }
+  EXPECT_EQ(backend.driver().used_bytes(), before + 2000);
+}
+
 // The next call that waits reports the error of a kernel.
 TEST(CudaDevice, SaysWhichCallFailed) {
   FakeCudaBackend backend;

@@ -214,9 +214,7 @@ TEST_F(RealGpu, RandomFusionsAreAsInterpreted) {
 // graph. NcclTraining.CapturesOneRankAlone does the same on the fake driver.
 TEST_F(RealGpu, OneRankOfNcclTrainsInAGraph) {
   runtime::Backend& backend = runtime::LoadBackend("cuda");
-  runtime::TcpStore store(
-      {.host = "127.0.0.1",
-       .port = runtime::Socket::Listen("127.0.0.1", 0).port()});
+  runtime::TcpStore store({.host = "127.0.0.1", .port = 0});
   std::unique_ptr<runtime::Communicator> communicator;
   try {
     communicator = backend.Connect(store, {});
