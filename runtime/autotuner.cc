@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "codegen/autotune/search_space.h"
 #include "codegen/compiler.h"
 #include "ir/library_fusion.h"
+#include "ir/support/error.h"
 #include "ir/support/philox.h"
 #include "ir/support/statistics.h"
 
@@ -65,7 +67,8 @@ class Work {
   const std::string& implementation() const { return implementation_; }
   double median() const { return Median(ms_); }
 
-  bool alive = true;  // still measured
+  bool alive = true;    // still measured
+  bool failed = false;  // the device rejected a launch
 
   // Runs an untimed launch, then a measurement that sets the number of launches
   // of later ones. On a device with graphs, later measurements launch one graph
@@ -183,10 +186,14 @@ class Tuner {
     int64_t bytes =
         std::max({kLeastBytes, 2 * std::max(target.l2_bytes, target.l3_bytes),
                   cast_->bytes()});
-    for (const codegen::SearchCandidate& c : candidates_) {
-      work_.emplace_back(c.call, compiler_, device_);
-    }
-    LeaveOut(static_cast<int64_t>(device_.free_bytes()));
+    LoadCandidates();
+    const auto free = static_cast<int64_t>(device_.free_bytes());
+    Keep([&](size_t i) {
+      if (work_[i].bytes() <= free) return true;
+      LeaveOut(candidates_[i], fmt::format("needs {} bytes, {} are free",
+                                           work_[i].bytes(), free));
+      return false;
+    });
     for (size_t i = 0; i < work_.size(); ++i) {
       of_problem_[candidates_[i].problem].push_back(i);
       bytes = std::max(bytes, work_[i].bytes());
@@ -196,17 +203,34 @@ class Tuner {
     cast_->Begin(TheBench());
   }
 
-  // Leaves out candidates that need more than `free` bytes.
-  void LeaveOut(int64_t free) {
-    size_t kept = 0;
-    for (size_t i = 0; i < work_.size(); ++i) {
-      const codegen::SearchCandidate& c = candidates_[i];
-      if (work_[i].bytes() > free) {
-        result_.left_out.push_back(
-            fmt::format("{} of {} in {}: needs {} bytes, {} are free", c.name,
-                        c.problem, DTypeName(c.dtype), work_[i].bytes(), free));
+  // Leaves out candidates that the device rejects: it may lack an engine that
+  // the library lists.
+  void LoadCandidates() {
+    std::vector<codegen::SearchCandidate> loaded;
+    for (codegen::SearchCandidate& c : candidates_) {
+      try {
+        work_.emplace_back(c.call, compiler_, device_);
+      } catch (const Error& e) {
+        if (e.code() != ErrorCode::kDevice) throw;
+        LeaveOut(c, e.what());
         continue;
       }
+      loaded.push_back(std::move(c));
+    }
+    candidates_ = std::move(loaded);
+  }
+
+  void LeaveOut(const codegen::SearchCandidate& c, const std::string& why) {
+    result_.left_out.push_back(fmt::format("{} of {} in {}: {}", c.name,
+                                           c.problem, DTypeName(c.dtype), why));
+  }
+
+  // Keeps the candidates for whose index `keep` returns true.
+  template <typename Predicate>
+  void Keep(Predicate keep) {
+    size_t kept = 0;
+    for (size_t i = 0; i < work_.size(); ++i) {
+      if (!keep(i)) continue;
       if (kept != i) {
         candidates_[kept] = std::move(candidates_[i]);
         work_[kept] = std::move(work_[i]);
@@ -253,19 +277,35 @@ class Tuner {
       if (options_.stop && options_.stop()) return false;
       Work& work = work_[i];
       if (!work.alive) continue;
-      first ? work.Begin(TheBench()) : work.Measure(TheBench());
+      first ? Begin(i) : work.Measure(TheBench());
     }
     cast_->Measure(TheBench());
     if (!first) return true;
-    double best = work_[indices[0]].median();
-    for (size_t i : indices) best = std::min(best, work_[i].median());
+    double best = std::numeric_limits<double>::infinity();
     for (size_t i : indices) {
-      work_[i].alive = work_[i].median() <= kTooSlow * best;
+      if (work_[i].alive) best = std::min(best, work_[i].median());
+    }
+    for (size_t i : indices) {
+      Work& work = work_[i];
+      work.alive = work.alive && work.median() <= kTooSlow * best;
     }
     return true;
   }
 
+  // Leaves the candidate out if the device rejects its first launches.
+  void Begin(size_t i) {
+    try {
+      work_[i].Begin(TheBench());
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kDevice) throw;
+      work_[i].alive = false;
+      work_[i].failed = true;
+      LeaveOut(candidates_[i], e.what());
+    }
+  }
+
   void Choose() {
+    Keep([&](size_t i) { return !work_[i].failed; });
     const double ns_per_byte =
         cast_->median() * 1e6 / static_cast<double>(cast_->bytes());
     for (size_t i = 0; i < work_.size(); ++i) {

@@ -46,7 +46,8 @@ struct TuneResult {
   // The measurements behind each choice, one line per choice.
   std::map<ir::AutotuneResults::Key, std::string> comments;
   std::vector<TunedCandidate> measured;
-  std::vector<std::string> left_out;  // for lack of memory, one line each
+  // Candidates that lack memory or that the device rejects, one line each.
+  std::vector<std::string> left_out;
   // Fused convolution rewrites that were considered, and those accepted.
   int rewrites = 0, rewrites_taken = 0;
   double seconds = 0;
@@ -71,7 +72,8 @@ struct TuneResult {
 // speed of a copy.
 //
 // Allocates device memory for the largest problem and frees it. A candidate
-// that needs more than the free memory is left out. Throws kOutOfMemory if not
+// that needs more than the free memory, or that the device rejects, is left
+// out. Throws kOutOfMemory if not
 // even the buffers of the copy fit.
 TuneResult Tune(const ir::Graph& forward, codegen::ProgramKind kind,
                 const codegen::TargetCompiler& compiler, Device& device,

@@ -13,6 +13,7 @@
 #include "codegen/cuda/planned_call.h"
 #include "ir/builder.h"
 #include "ir/library_fusion.h"
+#include "ir/support/error.h"
 #include "ir/target/autotune_results.h"
 #include "ir/target/conv_problem.h"
 #include "runtime/autotuner.h"
@@ -152,9 +153,15 @@ int EnginePieces(const codegen::LibraryCall& call) {
 // Takes time and records the address of its first operand.
 class IdleCall : public cuda::DeviceCall {
  public:
-  IdleCall(FakeDriver& driver, int pieces, std::set<void*>& operands)
-      : driver_(driver), pieces_(pieces), operands_(operands) {}
+  // `rejected`: the device rejects each launch.
+  IdleCall(FakeDriver& driver, int pieces, std::set<void*>& operands,
+           bool rejected)
+      : driver_(driver),
+        pieces_(pieces),
+        operands_(operands),
+        rejected_(rejected) {}
   void Enqueue(CUstream stream, void* const* args) const override {
+    if (rejected_) throw Error(ErrorCode::kDevice, "not launched");
     operands_.insert(args[0]);
     for (int i = 0; i < pieces_; ++i) {
       ASSERT_EQ(driver_.LaunchHost(
@@ -167,6 +174,7 @@ class IdleCall : public cuda::DeviceCall {
   FakeDriver& driver_;
   const int pieces_;
   std::set<void*>& operands_;
+  const bool rejected_;
 };
 
 class CudaTuneTest : public testing::Test {
@@ -179,7 +187,13 @@ class CudaTuneTest : public testing::Test {
     const auto make = [&](const codegen::LibraryCall& call)
         -> std::unique_ptr<cuda::DeviceCall> {
       if (auto copy = cuda::MakeMemoryCopy(call)) return copy;
-      return std::make_unique<IdleCall>(driver_, pieces(call), operands_);
+      const std::string& engine = call.attrs.String("algorithm");
+      if (!not_loaded_.empty() && engine == not_loaded_) {
+        throw Error(ErrorCode::kDevice, "not loaded");
+      }
+      return std::make_unique<IdleCall>(
+          driver_, pieces(call), operands_,
+          !not_launched_.empty() && engine == not_launched_);
     };
     const auto device = cuda::OpenCudaDevice(0, {.graph = graph}, make);
     return runtime::Tune(*model_, codegen::ProgramKind::kTrain, compiler,
@@ -217,7 +231,8 @@ class CudaTuneTest : public testing::Test {
   codegen::CompileOptions compile_;
   std::unique_ptr<ir::Graph> model_ = SmallResidual();
   std::set<void*> operands_;
-  int64_t statistics_ = 0;  // computed by compiled convolutions
+  std::string not_loaded_, not_launched_;  // engines that the device rejects
+  int64_t statistics_ = 0;                 // computed by compiled convolutions
 };
 
 TEST_F(CudaTuneTest, ChoosesWhatTakesTheDeviceTheLeastTime) {
@@ -274,6 +289,21 @@ TEST_F(CudaTuneTest, LeavesOutWhatDoesNotFitIntoMemory) {
       testing::AllOf(testing::StartsWith("eng2 of conv2d"),
                      HasSubstr(" in f32: needs 10995"), HasSubstr(" bytes, 38"),
                      testing::EndsWith(" are free")));
+}
+
+TEST_F(CudaTuneTest, LeavesOutWhatTheDeviceRejects) {
+  not_loaded_ = "eng2";
+  not_launched_ = "eng1";
+  const runtime::TuneResult result = Tune(true);
+  EXPECT_TRUE(result.complete);
+  EXPECT_THAT(result.choices.candidates,
+              Each(testing::Pair(testing::_, "eng3")));
+  EXPECT_EQ(result.left_out.size(), 2 * result.choices.candidates.size());
+  EXPECT_THAT(result.left_out, Contains(testing::AllOf(
+                                   testing::StartsWith("eng2 of conv2d x="),
+                                   testing::EndsWith(" in f32: not loaded"))));
+  EXPECT_THAT(result.left_out,
+              Contains(testing::EndsWith(" in f32: not launched")));
 }
 
 TEST_F(CudaTuneTest, MixedPrecisionIsMeasuredInItsOwnDtype) {
