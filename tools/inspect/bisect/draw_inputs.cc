@@ -34,21 +34,34 @@ std::function<double(double)> Distribution(const ir::Input& input) {
   return [bound](double u) { return bound * (2 * u - 1); };
 }
 
+// Returns the max_pool_grad or max_pool_gather that takes its positions from
+// `value`, perhaps within a fusion; null if there is none.
+const ir::Node* ReaderOfPositions(const ir::Value& value) {
+  for (const ir::Use& use : value.uses()) {
+    const ir::Node* node = use.node;
+    if (node->body() != nullptr) {
+      const ir::Node* inner =
+          ReaderOfPositions(*node->body()->input(use.operand));
+      if (inner != nullptr) return inner;
+    }
+    if (use.operand == 1 && (node->kind() == ir::OpKind::kMaxPoolGrad ||
+                             node->kind() == ir::OpKind::kMaxPoolGather)) {
+      return node;
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 std::optional<ir::Tensor> DrawPositions(const ir::Value& value, uint64_t key) {
-  const auto read = std::find_if(
-      value.uses().begin(), value.uses().end(), [](const ir::Use& use) {
-        return use.operand == 1 &&
-               (use.node->kind() == ir::OpKind::kMaxPoolGrad ||
-                use.node->kind() == ir::OpKind::kMaxPoolGather);
-      });
-  if (read == value.uses().end()) return std::nullopt;
+  const ir::Node* reader = ReaderOfPositions(value);
+  if (reader == nullptr) return std::nullopt;
   ir::Graph graph("positions");
-  const ir::Attrs& attrs = read->node->attrs();
-  const ir::Shape& image = read->node->kind() == ir::OpKind::kMaxPoolGrad
+  const ir::Attrs& attrs = reader->attrs();
+  const ir::Shape& image = reader->kind() == ir::OpKind::kMaxPoolGrad
                                ? attrs.Ints("input_shape")
-                               : read->node->input(0)->type().shape;
+                               : reader->input(0)->type().shape;
   ir::Value* x =
       graph.AddInput({ir::DType::kF32, image, {}}, ir::InputRole::kData, "x");
   ir::Node* pool = graph.AddNode("max_pool", {x},

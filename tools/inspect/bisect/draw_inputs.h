@@ -26,9 +26,9 @@ std::vector<ir::Tensor> DrawInputs(const ir::Graph& graph, uint64_t seed);
 void DeriveWeightCopies(const ir::Graph& graph, ir::EvalMode mode,
                         std::vector<ir::Tensor>& inputs);
 
-// If a max_pool_grad or max_pool_gather reads `value`: returns positions in its
-// layout, computed by a max_pool of random numbers. Arbitrary positions could
-// point outside the image, and no kernel checks that.
+// If a max_pool_grad or max_pool_gather reads `value`, perhaps within a fusion:
+// returns positions in its layout, computed by a max_pool of random numbers.
+// Arbitrary positions could point outside the image, and no kernel checks that.
 std::optional<ir::Tensor> DrawPositions(const ir::Value& value, uint64_t key);
 
 }  // namespace fusor::inspect

@@ -97,6 +97,19 @@ TEST(DrawPositions, AreInsideTheImage) {
 })");
   EXPECT_NO_THROW(
       ir::Interpret(*gather, DrawInputs(*gather, 1), ir::EvalMode::kTyped));
+  const auto fused = test::ParseOrDie(R"(graph fused {
+  %x = data : f32[2,3,8,8]
+  %at = data : u8[2,3,4,4]
+  %y = fusion(%x, %at) : f32[2,3,4,4] graph body {
+    %x = data : f32[2,3,8,8]
+    %at = data : u8[2,3,4,4]
+    %y = max_pool_gather(%x, %at) {pad=[1,1], stride=[2,2], window=[3,3]} : f32[2,3,4,4]
+    return %y
+  }
+  return %y
+})");
+  EXPECT_NO_THROW(
+      ir::Interpret(*fused, DrawInputs(*fused, 1), ir::EvalMode::kTyped));
   try {
     ir::Interpret(*graph, outside, ir::EvalMode::kTyped);
     FAIL();
