@@ -12,7 +12,8 @@ namespace fusor::passes {
 namespace {
 
 constexpr std::string_view kNormLowerings[] = {
-    "separate", "kernels", "statistics", "gradients", "prologues", "joins"};
+    "auto",      "separate",  "kernels", "statistics",
+    "gradients", "prologues", "joins"};
 
 std::string Names(const std::set<std::string>& names) {
   if (names.empty()) return "none";
@@ -73,7 +74,8 @@ std::string Settings(const PassOptions& options) {
       options.winograd ? "on" : "off", options.keep_gradients ? "kept" : "used",
       ir::DTypeName(precision.dtype), Names(precision.allow),
       Names(precision.deny), precision.narrow_gradients);
-  if (options.norm_lowering != NormLowering::kKernels) {
+  if (options.norm_lowering != NormLowering::kAuto &&
+      options.norm_lowering != NormLowering::kKernels) {
     text +=
         fmt::format(" bn-lowering={}", NormLoweringName(options.norm_lowering));
   }

@@ -107,6 +107,9 @@ enum class MicroBatches {
 // includes the previous one. If the target's library lacks such a convolution,
 // kernels do the work.
 enum class NormLowering {
+  // On GPUs in f16 kGradients where the library has such convolutions, except
+  // statistics of convolutions on few channels. Otherwise kKernels.
+  kAuto,
   kSeparate,    // one unfused kernel per direction
   kKernels,     // generated kernels, fused with their neighbours
   kStatistics,  // the preceding convolution sums up the statistics
@@ -357,7 +360,7 @@ bool PrefetchParameters(ir::Graph& graph, PassContext& context);
 // present layouts. Counts conv_statistics, conv_accumulate and, depending on
 // the level, conv_norm_grad, conv_norm_prologue and conv_norm_join. Throws
 // kGraph if the target rejects all rewrites of one of these kinds,
-// conv_accumulate excepted.
+// conv_accumulate excepted, unless the level is NormLowering::kAuto.
 bool FuseConvNorm(ir::Graph& graph, PassContext& context);
 
 // Replaces batch_norm_train and batch_norm_grad by reductions and elementwise

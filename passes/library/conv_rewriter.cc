@@ -84,6 +84,11 @@ ConvRewriter::ConvRewriter(ir::Graph& graph, PassContext& context,
                            NormLowering level, std::vector<ConvRewrite>* survey)
     : graph_(graph), context_(context), level_(level), survey_(survey) {}
 
+bool ConvRewriter::is_automatic() const {
+  return survey_ == nullptr &&
+         context_.options().norm_lowering == NormLowering::kAuto;
+}
+
 bool ConvRewriter::MayBe(NormLowering level) const {
   return level_ >= level || ChooseExtensions(context_.options().choices);
 }
@@ -112,11 +117,12 @@ bool ConvRewriter::ConsumeFuel(const Value& subject) {
 }
 
 Node* ConvRewriter::Extend(const Node& conv, ir::LibraryFusion fusion,
-                           Node* before, NormLowering level) {
+                           Node* before, NormLowering level, bool wanted) {
   std::string plain = ir::ConvolutionProblem(conv);
   dtype_ = conv.input(0)->type().dtype;
-  ExtendedConv extended = ExtendConvolution(
-      graph_, context_, conv, std::move(fusion), before, level_ >= level);
+  ExtendedConv extended =
+      ExtendConvolution(graph_, context_, conv, std::move(fusion), before,
+                        wanted && level_ >= level);
   wanted_ = extended.wanted;
   rejection_ = std::move(extended.rejection);
   if (extended.node != nullptr) {
@@ -175,7 +181,9 @@ void ConvRewriter::Check(const Places& places, const char* what,
                          const char* counter) {
   context_.counters()[counter] += places.taken;
   FUSOR_CHECK(
-      places.taken > 0 || places.found == 0 || survey_ != nullptr, kGraph,
+      places.taken > 0 || places.found == 0 || survey_ != nullptr ||
+          is_automatic(),
+      kGraph,
       "bn-lowering {}: {} has no convolutions for this step with {}: {}",
       NormLoweringName(level_), context_.target().target().name, what,
       rejection_);

@@ -71,6 +71,8 @@ class ConvRewriter {
   ir::Graph& graph() { return graph_; }
   PassContext& context() { return context_; }
   bool changed() const { return changed_; }
+  // Whether the level was not requested (NormLowering::kAuto).
+  bool is_automatic() const;
 
   // Returns true if the level requests such rewrites or choices may request
   // some.
@@ -85,9 +87,10 @@ class ConvRewriter {
   bool ConsumeFuel(const ir::Value& subject);
 
   // Adds `fusion`, which extends `conv`, before `before`; null if it is
-  // rejected.
+  // rejected. Without choices, does so only if `wanted` and the level includes
+  // `level`.
   ir::Node* Extend(const ir::Node& conv, ir::LibraryFusion fusion,
-                   ir::Node* before, NormLowering level);
+                   ir::Node* before, NormLowering level, bool wanted = true);
   bool wanted() const { return wanted_; }  // result of the last Extend
 
   // Records the decision on a rewrite. Call once per rewrite, after its calls
@@ -103,7 +106,8 @@ class ConvRewriter {
   // Erases `old`, then renames the new values.
   void Finish(const std::vector<ir::Node*>& old);
 
-  // Counts rewrites made. Throws kGraph if all of them were rejected.
+  // Counts rewrites made. Throws kGraph if all of them were rejected, unless
+  // is_automatic().
   void Check(const Places& places, const char* what, const char* counter);
 
  private:

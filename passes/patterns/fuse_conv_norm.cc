@@ -90,6 +90,11 @@ void AddBiasToMean(Graph& graph, Node* norm, Value* bias) {
   }
 }
 
+// With fewer input channels, cuDNN's engines that compute statistics are so
+// slow that a kernel which reads the result again takes less time: 1.05 ms
+// instead of 0.63 for 16 channels of ResNet-50's first convolution on an H200.
+constexpr int64_t kFewChannels = 32;
+
 class ConvNorm {
  public:
   explicit ConvNorm(ConvRewriter& rewriter) : r_(rewriter) {}
@@ -123,11 +128,13 @@ class ConvNorm {
     Node* conv = x->producer();
     if (!IsOp(conv, OpKind::kConv2d) || !ir::IsPlainConvolution(*conv)) return;
     if (!r_.ConsumeFuel(*x)) return;
+    const bool wanted =
+        !(r_.is_automatic() && conv->input(1)->type().shape[1] < kFewChannels);
     const auto extend = [&](bool with_bias) {
       ir::LibraryFusion fusion(*conv, with_bias);
       fusion.AddChannelSums();
       return r_.Extend(*conv, std::move(fusion), conv,
-                       NormLowering::kStatistics);
+                       NormLowering::kStatistics, wanted);
     };
     Node* node = extend(true);
     Value* bias = nullptr;
@@ -183,8 +190,13 @@ class ConvNorm {
 }  // namespace
 
 bool FuseConvNorm(ir::Graph& graph, PassContext& context) {
-  ConvRewriter rewriter(graph, context, context.options().norm_lowering,
-                        nullptr);
+  NormLowering level = context.options().norm_lowering;
+  if (level == NormLowering::kAuto) {
+    const bool f16 = context.options().precision.dtype == ir::DType::kF16;
+    level = f16 && context.target().target().simt ? NormLowering::kGradients
+                                                  : NormLowering::kKernels;
+  }
+  ConvRewriter rewriter(graph, context, level, nullptr);
   return ConvNorm(rewriter).Run();
 }
 

@@ -189,7 +189,7 @@ class ArgumentsTest(CliTest):
                            "kernels with --fusion off"],
                    "compile", "--arch", "resnet20-cifar", "--bn-lowering",
                    "gradients", "--fusion", "off")
-        self.fails(USAGE, ["--bn-lowering: expected separate, kernels, "], 
+        self.fails(USAGE, ["--bn-lowering: expected auto, separate, "], 
                    "compile", "--bn-lowering", "vendor")
         self.succeeds("compile", "--arch", "resnet20-cifar", "-b", "2",
                       "--bn-lowering", "separate", "--verify")

@@ -600,11 +600,12 @@ TEST_F(FuseConvNormTest, LeavesAGradientThatOthersRead) {
 // the program with `lowering`.
 codegen::CompiledProgram ExpectSameStep(
     const std::function<std::unique_ptr<ir::Graph>()>& build,
-    NormLowering lowering) {
+    NormLowering lowering, ir::DType dtype = ir::DType::kF32) {
   const test::ChannelsLastCompiler compiler("nvidia-h200");
   const auto optimized = [&](NormLowering l) {
     codegen::CompileOptions options;
     options.passes.norm_lowering = l;
+    options.passes.precision.dtype = dtype;
     options.passes.keep_gradients = true;
     options.verification = passes::Verification::kAll;
     options.plan_only = true;
@@ -694,9 +695,24 @@ TEST(NormLoweringOfBottlenecks, ComputesTheSameStep) {
                                           "mul,add,relu,"));
 }
 
+// In f16, kAuto takes what the library has, except statistics of the first
+// convolution, which has 3 channels.
+TEST(AutomaticNormLowering, ComputesTheSameStep) {
+  const auto build = [] {
+    return test::NarrowVgg16Bn(models::Phase::kTrain, 2, 2);
+  };
+  const auto kernels = ExpectSameStep(build, NormLowering::kAuto);
+  EXPECT_FALSE(kernels.report.counters.contains("conv_statistics"));
+  const auto other =
+      ExpectSameStep(build, NormLowering::kAuto, ir::DType::kF16);
+  EXPECT_EQ(other.report.counters.at("conv_statistics"), 12);
+  EXPECT_EQ(other.report.counters.at("conv_norm_grad"), 8);
+  EXPECT_FALSE(other.report.counters.contains("conv_norm_prologue"));
+}
+
 TEST(NormLoweringName, RoundTripsAndRejectsOtherWords) {
-  for (const char* name : {"separate", "kernels", "statistics", "gradients",
-                           "prologues", "joins"}) {
+  for (const char* name : {"auto", "separate", "kernels", "statistics",
+                           "gradients", "prologues", "joins"}) {
     EXPECT_EQ(NormLoweringName(ParseNormLowering(name)), name);
   }
   EXPECT_THROW(ParseNormLowering("vendor"), Error);

@@ -240,9 +240,10 @@ void AddLoweringFlags(CLI::App& app, CompileFlags& f) {
   app.add_option(
          "--bn-lowering", f.bn_lowering,
          "Batch-norm work done by convolutions: none (separate, kernels), "
-         "statistics, gradients, prologues or joins")
+         "statistics, gradients, prologues or joins; auto: gradients in fp16 "
+         "on GPUs, else kernels")
       ->capture_default_str()
-      ->check(OneOf({"separate", "kernels", "statistics", "gradients",
+      ->check(OneOf({"auto", "separate", "kernels", "statistics", "gradients",
                      "prologues", "joins"}));
 }
 

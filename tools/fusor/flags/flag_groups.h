@@ -51,7 +51,7 @@ struct CompileFlags {
   std::string fusion = "on";
   std::string rounding = "fast";
   std::string winograd = "on";
-  std::string bn_lowering = "kernels";
+  std::string bn_lowering = "auto";
   std::string dtype = "fp32";
   bool amp = false;
   std::string opt_level;  // empty: set by --amp
