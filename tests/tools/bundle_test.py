@@ -96,7 +96,7 @@ class BundleTest(unittest.TestCase):
              "--only", "smoke", "tests", "--list", "--out", out],
             capture_output=True, text=True, check=False)
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("smoke/fp32 (20 s)\ntests/bundle (60 s)", result.stdout)
+        self.assertIn("smoke/fp32 (10 s)\ntests/bundle (60 s)", result.stdout)
         result = subprocess.run(
             [sys.executable, "-B",
              self.top / "tests/benchmarks/gpu/run_gpu.py", "--backend", "cpu",

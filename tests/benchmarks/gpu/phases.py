@@ -86,12 +86,14 @@ class Plan:
         curves = self.curves()
         top = self.scale.dtypes[0]
         real = self.isolated_at_real_sizes()
-        units = [*self.smoke(), *self.ladder(), *isolated[:1], *real["default"],
-                 *speed["headline"], *speed["variants"], self.agree(), *classes[:1],
-                 *speed["peers"],
-                 *(u for u in [*steps, *isolated] if u.name.endswith(top)),
-                 *self.tests(), *self.same_bits(), *speed["tuned"],
-                 *speed["rounds"], *curves[top], *self.memory()[:1],
+        units = [*self.smoke(), *self.ladder(), *isolated[:1],
+                 *speed["headline"], *speed["peers"][:2], *speed["tuned"],
+                 *(u for u in steps if u.name.endswith(top)),
+                 *self.same_bits(), *speed["variants"], self.agree(),
+                 *classes[:1], *speed["peers"], *self.tests(),
+                 *(u for u in isolated if u.name.endswith(top)),
+                 *real["default"], *speed["rounds"], *curves[top],
+                 *self.memory()[:1],
                  *isolated, *real["lowerings"], *steps, *self.sanitizer(),
                  *(u for dtype in curves for u in curves[dtype]), *classes,
                  *self.memory(), *speed["grid"], *self.limits()]
@@ -163,7 +165,7 @@ class Plan:
             if len(losses) != 3 or not all(0 < x < 100 for x in losses):
                 raise Failed(f"losses {losses}")
             return {"losses": losses}
-        return [Unit(f"smoke/{dtype}", "smoke", 20,
+        return [Unit(f"smoke/{dtype}", "smoke", 10,
                      lambda job, d=dtype: act(job, d), ("backend",))
                 for dtype in self.scale.dtypes]
 
@@ -314,16 +316,16 @@ class Plan:
 
         same = "same bits"
         return [
-            Unit(f"{same}/second run", same, 20, lambda job: twice(job, []),
+            Unit(f"{same}/second run", same, 10, lambda job: twice(job, []),
                  ("backend",)),
-            Unit(f"{same}/without CUDA graph", same, 20,
+            Unit(f"{same}/without CUDA graph", same, 10,
                  lambda job: twice(job, ["--cuda-graph", "off"]),
                  ("backend", "gpu")),
-            Unit(f"{same}/dependent launch", same, 20,
+            Unit(f"{same}/dependent launch", same, 10,
                  lambda job: twice(job, ["--cuda-dependent-launch", "on"]),
                  ("backend", "gpu", "dependent launch")),
-            Unit(f"{same}/program file", same, 30, program_file, ("backend",)),
-            Unit(f"{same}/fusion on and off", same, 30, eager, ("backend",))]
+            Unit(f"{same}/program file", same, 15, program_file, ("backend",)),
+            Unit(f"{same}/fusion on and off", same, 20, eager, ("backend",))]
 
     def tests(self):
         """Runs the bundle's own tests with its runner."""
@@ -404,7 +406,7 @@ class Plan:
     # --- speed --------------------------------------------------------------
 
     def bench(self, name, batch, dtype, flags=(), needs=(), arch=None,
-              seconds=30):
+              seconds=15):
         """Returns a unit that measures fusor."""
         def act(job):
             report = self.run_fusor(
@@ -542,7 +544,7 @@ class Plan:
         file = choices_file(self.kept, dtype)
         name, needs, seconds, act = self.bench(
             "fusor tuned", s.batches[0], dtype, ["--tune", "--choices", file],
-            ["gpu"], seconds=300)
+            ["gpu"], seconds=150)
 
         def tune(job):
             if file.exists():
@@ -566,7 +568,7 @@ class Plan:
     def with_choices(self, dtype):
         if not (self.on_gpu and self.args.can_tune):
             return []
-        return [("fusor tuned", ("backend", "gpu"), 30,
+        return [("fusor tuned", ("backend", "gpu"), 15,
                  lambda job: self.bench_tuned(job, dtype))]
 
     @staticmethod

@@ -61,7 +61,8 @@ def parse_arguments():
                         default=pathlib.Path(tempfile.gettempdir()) /
                         "fusor-gpu", help="folder for kernels and samples")
     parser.add_argument("--only", nargs="+", metavar="PHASE",
-                        help="these phases")
+                        help="these phases, or units whose names begin so, in "
+                        "this order")
     parser.add_argument("--max-autotune", action="store_true",
                         help="measure torch.compile's max-autotune as well")
     parser.add_argument("--list", action="store_true",
@@ -95,11 +96,20 @@ def identity(args, here):
 
 
 def pick(all_units, only):
-    known = list(dict.fromkeys(unit.phase for unit in all_units))
-    for phase in only or []:
-        if phase not in known:
-            sys.exit(f"run_gpu: no phase {phase}; there are: {', '.join(known)}")
-    return [u for u in all_units if not only or u.phase in only]
+    """Returns the units of the phases, or whose names begin so, in the order
+    of `only`."""
+    if not only:
+        return all_units
+    picked = {}
+    for start in only:
+        found = [u for u in all_units
+                 if u.phase == start or
+                 ("/" in start and u.name.startswith(start))]
+        if not found:
+            known = dict.fromkeys(unit.phase for unit in all_units)
+            sys.exit(f"run_gpu: no phase {start}; there are: {', '.join(known)}")
+        picked.update((unit.name, unit) for unit in found)
+    return list(picked.values())
 
 
 def take_over(earlier, out):

@@ -85,7 +85,7 @@ class RunGpuTest(unittest.TestCase):
         python.chmod(0o755)
         arguments = ["--backend", "cpu", "--only", "smoke", "--python", python]
         # Leaves too little time for a second unit, so each call runs one.
-        done, _, report = self.call("calls", *arguments, "--limit", "24")
+        done, _, report = self.call("calls", *arguments, "--limit", "14")
         self.assertEqual(done.returncode, 75, done.stdout + done.stderr)
         self.assertEqual(report["pending"]["smoke"], 1)
         state = (self.folder / "calls/state.json").rename(
@@ -137,9 +137,20 @@ exec {FUSOR} "$@"
         self.assertEqual({unit["status"] for unit in
                           report["state"]["units"].values()}, {"not run"})
 
+    def test_units_are_listed_in_the_order_that_was_asked_for(self):
+        done, _, _ = self.call("list", "--list", "--only", "same bits",
+                               "smoke/bf16", "same bits/program")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        names = [line.rsplit(" (")[0] for line in done.stdout.splitlines()]
+        self.assertEqual(len(names), 6)
+        self.assertEqual({name.split("/")[0] for name in names[:5]},
+                         {"same bits"})
+        self.assertEqual(names[5], "smoke/bf16")
+
     def test_arguments_that_cannot_be(self):
         for message, *arguments in (
                 ("no phase spede; there are: smoke, ", "--only", "spede"),
+                ("no phase smoke/tf32; there", "--only", "smoke/tf32"),
                 ("none/fusor does not run", "--fusor", "none/fusor")):
             done, files, _ = self.call("bad", *arguments)
             self.assertNotEqual(done.returncode, 0)
