@@ -1,6 +1,9 @@
 #include "passes/library/candidate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "ir/op.h"
@@ -9,6 +12,18 @@
 #include "ir/target/conv_problem.h"
 
 namespace fusor::passes {
+namespace {
+
+// Returns "a or b", or "a or b or c or one of 40 more".
+std::string Names(std::span<const ir::LibraryCandidate> candidates) {
+  constexpr size_t kMost = 3;
+  const size_t more = candidates.size() - std::min(candidates.size(), kMost);
+  return Join(candidates.first(candidates.size() - more), " or ",
+              [](const auto& c) { return c.name; }) +
+         (more > 0 ? fmt::format(" or one of {} more", more) : "");
+}
+
+}  // namespace
 
 std::optional<ir::LibraryCandidate> ChooseCandidate(
     const ir::Node& node, const PassContext& context) {
@@ -23,12 +38,11 @@ std::optional<ir::LibraryCandidate> ChooseCandidate(
       const auto named = std::find_if(
           candidates.begin(), candidates.end(),
           [&](const ir::LibraryCandidate& c) { return c.name == *choice; });
-      FUSOR_CHECK(
-          named != candidates.end(), kGraph,
-          "autotune results {}: {} in {}: expected {}, got {}",
-          choices.origin.file, problem, DTypeName(node.input(0)->type().dtype),
-          Join(candidates, " or ", [](const auto& c) { return c.name; }),
-          *choice);
+      FUSOR_CHECK(named != candidates.end(), kGraph,
+                  "autotune results {}: {} in {}: expected {}, got {}",
+                  choices.origin.file, problem,
+                  DTypeName(node.input(0)->type().dtype), Names(candidates),
+                  *choice);
       std::rotate(candidates.begin(), named, named + 1);
     }
   }

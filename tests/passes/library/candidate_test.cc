@@ -158,5 +158,28 @@ TEST_F(LibraryChoiceTest, AnUnknownCandidateIsRejected) {
   }
 }
 
+// cuDNN lists up to 80 engines.
+TEST_F(LibraryChoiceTest, ALongListOfCandidatesIsShortened) {
+  const test::LayoutLibrary library([](const ir::Node&) {
+    std::vector<test::LayoutLibrary::Candidate> engines;
+    for (const char* name : {"eng1", "eng2", "eng3", "eng4", "eng5"}) {
+      engines.push_back({name, ""});
+    }
+    return engines;
+  });
+  options_.choices.candidates[{kB, DType::kF32}] = "eng58";
+  auto graph = test::ParseOrDie(kThree);
+  PassContext context(library, options_);
+  try {
+    AssignLayout(*graph, context);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_TRUE(std::string(error.what())
+                    .ends_with("expected eng1 or eng2 or eng3 or one of 2 "
+                               "more, got eng58"))
+        << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace fusor::passes
