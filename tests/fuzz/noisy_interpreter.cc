@@ -109,17 +109,23 @@ double Smallest(const Tensor& tensor) {
 }
 
 // Returns the magnitude of the terms of dx, dgamma and dbeta before they
-// cancel.
+// cancel. A kernel may read x before it is rounded, though the mean is that of
+// the rounded x: dgamma (`sums_x`) then sums up x's rounding errors.
 double NormGradientScale(const ir::Node& node,
-                         std::span<const Tensor* const> in) {
+                         std::span<const Tensor* const> in, bool sums_x) {
   const double epsilon = node.attrs().Float("epsilon");
   const double dy = Largest(*in[0]);
   const double elements = static_cast<double>(in[1]->data.size());
   double scale = dy * std::sqrt(elements);
   for (size_t i = 1; i + 4 < in.size() && i <= 6; i += 5) {
     const double deviation = std::sqrt(Smallest(*in[i + 4]) + epsilon);
-    scale = std::max(scale, dy * Largest(*in[i + 1]) / deviation *
-                                std::max(1.0, Largest(*in[i]) / deviation));
+    const double x = Largest(*in[i]) / deviation;
+    scale = std::max(scale,
+                     dy * Largest(*in[i + 1]) / deviation * std::max(1.0, x));
+    if (!sums_x) continue;
+    const DType dtype = in[i]->type.dtype;
+    scale = std::max(scale, dy * x * std::sqrt(elements) * Epsilon(dtype) /
+                                SumEpsilon(dtype));
   }
   return 8 * scale;
 }
@@ -177,7 +183,8 @@ double TermScale(const ir::Node& node, std::span<const Tensor* const> inputs,
       return 0;
   }
   if (node.kind() == OpKind::kBatchNormGrad) {
-    return NormGradientScale(node, inputs);
+    const bool dx = output.type.shape == inputs[1]->type.shape;
+    return NormGradientScale(node, inputs, !dx);
   }
   if (node.kind() == OpKind::kBatchNormTrain) {
     if (index == 0) return NormScale(node, inputs, results);
