@@ -499,7 +499,7 @@ std::vector<ir::TensorSource> Weights(const Archive& archive) {
 
 CustomModel ImportTorch(const std::string& path) {
   std::vector<uint8_t> file;
-  ReadFile(path, ErrorCode::kData, file);
+  ReadFile(path, ErrorCode::kUsage, file);
   return ImportTorch(path, file);
 }
 

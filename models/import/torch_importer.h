@@ -18,7 +18,7 @@ namespace fusor::models {
 // other buffers are constants. With another number of classes than the
 // archive's, the last linear or convolution layer of each result is replaced.
 //
-// Throws kData if the file can't be read. Throws kGraph for a damaged archive
+// Throws kUsage if the file cannot be read. Throws kGraph for a damaged archive
 // and, when built, for an unknown operator, with the Python line that calls it.
 CustomModel ImportTorch(const std::string& path);
 // The same for an archive's bytes.

@@ -17,7 +17,7 @@ namespace fusor::models {
 // names; other tensors become constants. If the number of classes differs from
 // the model's, the last layer with a weight is replaced for each result.
 //
-// Throws kData if the file can't be read. Throws kGraph for a damaged model
+// Throws kUsage if the file cannot be read. Throws kGraph for a damaged model
 // and, when built, for an unknown operator, with its node.
 CustomModel ImportOnnx(const std::string& path);
 // The same for a model's bytes.

@@ -421,7 +421,7 @@ class Parser {
 }  // namespace
 
 OnnxModel ReadOnnx(const std::string& path) {
-  const InputFile file(path, ErrorCode::kData);  // checks that it can be read
+  const InputFile file(path, ErrorCode::kUsage);  // checks that it can be read
   return Parser(path).Parse(file.size(), [&](onnx::ModelProto& model) {
     std::ifstream stream(path, std::ios::binary);
     return model.ParseFromIstream(&stream);

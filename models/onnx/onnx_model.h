@@ -58,7 +58,7 @@ struct OnnxModel {
 
 // Reads a model; its tensors are in memory once, except the one being read.
 // Inlines the model's functions. Tensors in other files are read from the
-// model's folder. Throws kData if the file cannot be read, and kGraph, with a
+// model's folder. Throws kUsage if the file cannot be read, and kGraph, with a
 // line that names the tensor or node, for damaged and truncated files,
 // unsupported opsets and dtypes, tensors whose bytes do not fit their shape,
 // and files outside the folder.

@@ -3,7 +3,7 @@
 import struct
 import unittest
 
-from cli_case import DATA, GRAPH, USAGE, CliTest
+from cli_case import GRAPH, USAGE, CliTest
 from noise_images import make_images
 from onnx_file import (DOUBLE, FLOAT, FLOAT16, INT8, INT64, STRING, classifier,
                        field, floats, function, integers, model, node,
@@ -238,8 +238,10 @@ class BadOnnxTest(OnnxCase):
                            [value("y", ["N", 5])], [weight]), *words)
 
     def test_no_model(self):
-        self.fails(DATA, ["none.onnx"], "bench", "-a",
-                   self.folder / "none.onnx")
+        # As with --module.
+        for name in ("none.onnx", "none.pt2"):
+            self.fails(USAGE, [f"cannot read {self.folder / name}: No such"],
+                       "bench", "-a", self.folder / name)
         self.rejected(b"", "graph")
         self.rejected(b"no model", "damaged or truncated")
         self.rejected(classifier()[:-9], "damaged or truncated")

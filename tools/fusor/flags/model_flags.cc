@@ -226,7 +226,7 @@ void UseExported(const std::string& path, ModelFlags& flags) {
 models::ImportedProgram ReadProgram(const std::string& path,
                                     const models::GivenTensor& given) {
   std::vector<uint8_t> file;
-  ReadFile(path, ErrorCode::kData, file);
+  ReadFile(path, ErrorCode::kUsage, file);
   return IsOnnx(path) ? models::ImportOnnxProgram(path, file, given)
                       : models::ImportTorchProgram(path, file, given);
 }
