@@ -158,12 +158,17 @@ size_t MostEqual(const Tensor& tensor) {
 // Rounding errors of similar terms do not cancel, since many partial sums are
 // rounded in the same direction. In f64 that is allowed for all terms: the
 // allowance remains far below the effect of a wrong term.
-double SumScale(const Tensor& input, const Tensor& output) {
+double SumScale(const ir::Node& node, const Tensor& input,
+                const Tensor& output) {
   const auto size = static_cast<double>(input.data.size());
   const double similar = output.type.dtype == DType::kF64
                              ? size
                              : static_cast<double>(MostEqual(input));
-  const double terms = similar / static_cast<double>(output.data.size());
+  double sums = static_cast<double>(output.data.size());
+  if (node.op_name() == "cumsum") {
+    sums /= static_cast<double>(input.type.shape[node.attrs().Int("dim")]);
+  }
+  const double terms = similar / sums;
   return std::max(Largest(input) * std::sqrt(size),
                   Largest(output) * terms / 64);
 }
@@ -199,8 +204,8 @@ double TermScale(const ir::Node& node, std::span<const Tensor* const> inputs,
   if (AddsInItsDtype(node)) {
     return std::max(Largest(output), Largest(*inputs[0]));
   }
-  if (node.kind() == OpKind::kReduce) {
-    return std::max(Largest(output), SumScale(*inputs[0], output));
+  if (node.kind() == OpKind::kReduce || node.op_name() == "cumsum") {
+    return std::max(Largest(output), SumScale(node, *inputs[0], output));
   }
   double product = 1;
   double terms = 1;

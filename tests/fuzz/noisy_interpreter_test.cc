@@ -98,6 +98,16 @@ TEST(NoisyInterpreter, EqualTermsMayBeAddedOneAfterAnother) {
   EXPECT_EQ(Mismatch(outputs, 0, actual), std::nullopt);
   actual.data[0] = exact - x.data[0];  // lacks a term
   EXPECT_NE(Mismatch(outputs, 0, actual), std::nullopt);
+
+  const auto sums = test::ParseOrDie(R"(graph g {
+  %x = data : f32[3536]
+  %y = cumsum(%x) {dim=0} : f32[3536]
+  return %y
+})");
+  const NoisyOutputs each = InterpretNoisy(*sums, std::vector{x}, {});
+  actual = each.typed[0];
+  actual.data.back() = sum;
+  EXPECT_EQ(Mismatch(each, 0, actual), std::nullopt);
 }
 
 }  // namespace

@@ -171,7 +171,7 @@ class Chooser {
     if (machine_["simt"] && !IsGiven("--bn-lowering")) {
       space.push_back(
           Words("bn", "--bn-lowering",
-                {"kernels", "statistics", "gradients", "prologues", "joins"}));
+                {"auto", "kernels", "statistics", "prologues", "joins"}));
     }
     if (machine_["winograd"] && !IsGiven("--winograd")) {
       space.push_back(Words("winograd", "--winograd", {"on", "off"}));
