@@ -7,7 +7,7 @@ import struct
 import unittest
 import zipfile
 
-from cli_case import DATA, GRAPH, USAGE, CliTest
+from cli_case import GRAPH, USAGE, CliTest
 from noise_images import make_images
 from safetensors_file import read
 
@@ -168,7 +168,7 @@ class TrainingTest(ImportTest):
 class BadArchiveTest(ImportTest):
     def test_no_zip_file(self):
         path = self.folder / "model.pt2"
-        self.rejected(path, code=DATA)
+        self.rejected(path, code=USAGE)
         for content in b"", b"no archive":
             path.write_bytes(content)
             self.rejected(path, "expected a zip file")

@@ -269,7 +269,8 @@ class AutoTest(TuneCase):
         done = self.run_fusor(*run, "--choices", self.folder / "c")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"\n +workers +buckets +modelled ")
-        self.assertRegex(done.stdout, r"\n\* +2 +exact .* default\n")
+        # Whichever policy wins a second of measuring.
+        self.assertRegex(done.stdout, r"\n[* ] +2 +exact .* default\n")
         self.assertIn("parameters are identical on all 2", done.stdout)
         self.assertIn("setting --workers 2\n",
                       (self.folder / "c").read_text())
