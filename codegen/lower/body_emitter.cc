@@ -28,6 +28,20 @@ Access SourceAccess(const Node& node, const IndexMap& map) {
 
 bool IsGraphInput(const Value* value) { return value->producer() == nullptr; }
 
+bool IsConstant(const Value* value) {
+  return !IsGraphInput(value) && passes::IsSplat(*value->producer());
+}
+
+// Returns whether a comparison must round its operands in every rounding mode.
+// The gradient of a maximum looks for the elements that equal it. The maximum
+// may be stored, and then no unrounded element equals it.
+bool ComparesRoundedValues(const Node& node) {
+  const DType dtype = node.input(0)->type().dtype;
+  return ir::IsComparison(ir::NodeScalar(node)) &&
+         (dtype == DType::kF16 || dtype == DType::kBF16) &&
+         !IsConstant(node.input(0)) && !IsConstant(node.input(1));
+}
+
 }  // namespace
 
 std::vector<Access> BodyEmitter::CollectAccesses(
@@ -160,8 +174,13 @@ int BodyEmitter::EvalGather(const Node& node, const IndexMap& map) {
 int BodyEmitter::EvalElementwise(const Node& node, const IndexMap& map) {
   Stmt stmt{
       .kind = StmtKind::kCompute, .op = ir::NodeScalar(node), .round = eager_};
+  const bool rounds = ComparesRoundedValues(node) && !eager_;
   for (size_t i = 0; i < node.num_inputs(); ++i) {
     stmt.src[i] = EvalOperand(node, i, map);
+    const Value* operand = node.input(i);
+    if (!rounds || IsGraphInput(operand)) continue;
+    stmt.src[i] = builder_.Compute(ir::ScalarOp::kIdentity,
+                                   operand->type().dtype, {stmt.src[i]}, true);
   }
   return builder_.Define(std::move(stmt), node.output()->type().dtype);
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "ir/builder.h"
 #include "ir/io/printer.h"
 #include "ir/verifier.h"
@@ -246,6 +248,38 @@ TEST(LowerFusion, LayerNormIsOneKernel) {
   graph.AddOutput(b.LayerNorm(input({6, 50}), input({50}), input({50}), 1e-5),
                   "y");
   EXPECT_EQ(ExpectKernelsAgree(graph, {}, 1), 1);
+}
+
+// A maximum is stored as f16. Unrounded, none of its operands equals it, and
+// the gradient would be lost.
+TEST(LowerFusion, ComparesRoundedValuesWithAStoredMaximum) {
+  const auto graph = test::ParseOrDie(R"(graph maximum {
+  %x = data : f32[4,64]
+  %max = fusion(%x) {rounding="fast"} : f16[4] graph fusion {
+    %x = data : f32[4,64]
+    %half = cast(%x) {dtype="f16"} : f16[4,64]
+    %max = reduce(%half) {dims=[1], kind="max"} : f16[4]
+    return %max as "max"
+  }
+  %hit = fusion(%x, %max) {rounding="fast"} : bool[4,64] graph fusion {
+    %x = data : f32[4,64]
+    %max = data : f16[4]
+    %half = cast(%x) {dtype="f16"} : f16[4,64]
+    %all = broadcast(%max) {dims=[0], shape=[4,64]} : f16[4,64]
+    %hit = compare(%half, %all) {direction="eq"} : bool[4,64]
+    return %hit as "hit"
+  }
+  return %hit as "hit"
+})");
+  const auto inputs = test::RandomInputs(*graph, 1);
+  const auto expected = ir::Interpret(*graph, inputs, ir::EvalMode::kTyped);
+  EXPECT_GE(std::count(expected[0].data.begin(), expected[0].data.end(), 1), 4);
+  for (const ir::Target& target :
+       {test::BareTarget().target(), ir::FindTarget("nvidia-h200")}) {
+    EXPECT_EQ(test::RunWithKernels(*graph, inputs, target)[0].data,
+              expected[0].data)
+        << target.name;
+  }
 }
 
 // Reductions over a single element fold nothing, but the second sum still needs
