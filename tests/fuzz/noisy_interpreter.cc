@@ -370,7 +370,11 @@ std::vector<Tensor> Sample(const ir::Graph& graph,
     noise.Move(*node, operands, results);
     for (size_t i = 0; i < results.size(); ++i) {
       if (spreads) {
-        std::fill(results[i].data.begin(), results[i].data.end(), std::nan(""));
+        // To all elements, or to some, such as those that meet padding.
+        const bool all = noise.Flip();
+        for (double& x : results[i].data) {
+          if (all || noise.Flip()) x = std::nan("");
+        }
       }
       values[node->output(i)] = std::move(results[i]);
     }

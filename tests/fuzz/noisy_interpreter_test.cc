@@ -61,6 +61,25 @@ TEST(NoisyInterpreter, AWeightGradientMaySpreadNan) {
   EXPECT_EQ(Mismatch(expected, 0, gradient), std::nullopt);
 }
 
+// Such as to the pixels that meet padding.
+TEST(NoisyInterpreter, AConvolutionMaySpreadNanToSomeElements) {
+  const NoisyOutputs expected = WithNan(R"(graph some {
+    %x = data : f32[1,1,1,3]
+    %w = data : f32[1,1,1,1]
+    %c = conv2d(%x, %w) : f32[1,1,1,3]
+    %nan = compare(%c, %c) {direction="ne"} : bool[1,1,1,3]
+    %number = compare(%c, %c) {direction="eq"} : bool[1,1,1,3]
+    %second = slice(%nan) {limit=[1,1,1,2], start=[0,0,0,1], stride=[1,1,1,1]} : bool[1,1,1,1]
+    %third = slice(%number) {limit=[1,1,1,3], start=[0,0,0,2], stride=[1,1,1,1]} : bool[1,1,1,1]
+    %both = and(%second, %third) : bool[1,1,1,1]
+    return %both as "both"
+  })");
+  ir::Tensor both = expected.typed[0];
+  ASSERT_EQ(both.data[0], 0);
+  both.data[0] = 1;
+  EXPECT_EQ(Mismatch(expected, 0, both), std::nullopt);
+}
+
 TEST(NoisyInterpreter, FiniteConvolutionsSpreadNothing) {
   const NoisyOutputs expected = WithNan(R"(graph finite {
     %n = data : f32[2]

@@ -1,5 +1,7 @@
 // Fuzzes the command line.
 
+#include <fmt/format.h>
+
 #include <map>
 #include <memory>
 #include <sstream>
@@ -86,7 +88,10 @@ void ReadFlags(std::string_view bytes) {
     Parse(std::move(args));
   } catch (const Error& error) {
     // The program shows every message as one line.
-    Require(error.code() == ErrorCode::kUsage, error.what());
+    Require(error.code() == ErrorCode::kUsage,
+            fmt::format("expected code {}, got code {}: {}",
+                        static_cast<int>(ErrorCode::kUsage),
+                        static_cast<int>(error.code()), error.what()));
   }
 }
 

@@ -272,6 +272,25 @@ TEST(CpuLibraryTest, ConvolutionsOfMorePaddingThanImageUseNoUnwrittenMemory) {
                            .far_pad_width = 0});
 }
 
+// In bf16, oneDNN's 1x1 data gradient ignored the weights of an odd last
+// channel if there were 30 or 60 pixels.
+TEST(CpuLibraryTest, DataGradientsOf1x1ReadOddChannels) {
+  for (const int64_t channels : {1, 3, 21}) {
+    for (const int64_t width : {6, 12}) {
+      ExpectNoUnwrittenMemory({.n = 2,
+                               .c = 16,
+                               .o = channels,
+                               .size = 5,
+                               .kernel = 1,
+                               .stride = 1,
+                               .pad = 0,
+                               .dilation = 1,
+                               .groups = 1,
+                               .width = width});
+    }
+  }
+}
+
 TEST(CpuLibraryTest, WinogradComesFirstWhereItApplies) {
   if (ir::DefaultCpuTarget().winograd_efficiency == 0) {
     GTEST_SKIP() << "no Winograd in f32";
