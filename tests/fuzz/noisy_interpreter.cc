@@ -350,23 +350,63 @@ class Noise {
   uint64_t index_ = 0;
 };
 
+// Returns whether a fused kernel reads operands of the op before they are
+// rounded to 16 bits.
+bool ReadsUnrounded(const ir::Node& node) {
+  switch (node.op().fusion) {
+    case ir::FusionKind::kElementwise:
+      return node.kind() != OpKind::kCompare;
+    case ir::FusionKind::kInjective:
+    case ir::FusionKind::kReduce:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool Is16Bit(DType dtype) {
+  return dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+Tensor Rounded(Tensor tensor) {
+  for (double& x : tensor.data) x = ir::RoundTo(tensor.type.dtype, x);
+  return tensor;
+}
+
+// How to interpret a graph once.
+struct SampleOptions {
+  bool spread;     // Spreads some NaN that libraries may spread.
+  bool unrounded;  // Some values of 16 bits are not rounded within fusions.
+};
+
 // Interprets the graph with noise. Sets `may_spread` if a library may spread a
-// NaN (MaySpreadNan). With `spread`, spreads some of them.
+// NaN (MaySpreadNan).
 std::vector<Tensor> Sample(const ir::Graph& graph,
                            std::span<const Tensor> inputs, Noise& noise,
-                           bool spread, bool& may_spread) {
+                           const SampleOptions& options, bool& may_spread) {
   std::unordered_map<const Value*, Tensor> values;
   for (size_t i = 0; i < inputs.size(); ++i) values[graph.input(i)] = inputs[i];
   for (const auto& node : graph.nodes()) {
+    std::vector<Tensor> rounded;
+    rounded.reserve(node->num_inputs());
     std::vector<const Tensor*> operands;
     for (const Value* input : node->inputs()) {
       operands.push_back(&values.at(input));
+      if (!options.unrounded || ReadsUnrounded(*node)) continue;
+      rounded.push_back(Rounded(*operands.back()));
+      operands.back() = &rounded.back();
+    }
+    if (options.unrounded && Is16Bit(node->output()->type().dtype) &&
+        node->op().fusion == ir::FusionKind::kElementwise && noise.Flip()) {
+      values[node->output()] = std::move(
+          InterpretNode(*node, operands, ir::EvalMode::kExact).front());
+      continue;
     }
     auto results = noise.Interpret(*node, operands);
     const bool may = MaySpreadNan(*node, operands);
     may_spread |= may;
     // Each library call spreads independently.
-    const bool spreads = spread && may && noise.Flip();
+    const bool spreads = options.spread && may && noise.Flip();
     noise.Move(*node, operands, results);
     for (size_t i = 0; i < results.size(); ++i) {
       if (spreads) {
@@ -381,7 +421,7 @@ std::vector<Tensor> Sample(const ir::Graph& graph,
   }
   std::vector<Tensor> outputs;
   for (const ir::Output& output : graph.outputs()) {
-    outputs.push_back(values.at(output.value));
+    outputs.push_back(Rounded(values.at(output.value)));
   }
   return outputs;
 }
@@ -438,8 +478,9 @@ NoisyOutputs InterpretNoisy(const ir::Graph& graph,
     const int direction = i % 6 == 2 ? 1 : i % 6 == 4 ? -1 : 0;
     Noise noise(options.seed + static_cast<uint64_t>(i), options.amplitude,
                 direction);
-    outputs.samples.push_back(
-        Sample(graph, inputs, noise, i % 2 == 1, outputs.may_spread));
+    outputs.samples.push_back(Sample(
+        graph, inputs, noise, {.spread = i % 2 == 1, .unrounded = i % 6 == 5},
+        outputs.may_spread));
   }
   return outputs;
 }

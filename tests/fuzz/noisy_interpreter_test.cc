@@ -94,6 +94,26 @@ TEST(NoisyInterpreter, FiniteConvolutionsSpreadNothing) {
   EXPECT_NE(Mismatch(expected, 0, convolved), std::nullopt);
 }
 
+// A fused kernel keeps x - y unrounded, so that adding y gives x again. Rounded
+// to the steps of large numbers, it cannot.
+TEST(NoisyInterpreter, FusedKernelsMayKeepValuesUnrounded) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+  %x = data : bf16[1]
+  %y = data : bf16[1]
+  %difference = sub(%x, %y) : bf16[1]
+  %again = add(%difference, %y) : bf16[1]
+  %equal = compare(%again, %x) {direction="eq"} : bool[1]
+  return %equal as "equal"
+})");
+  const ir::TensorType type = graph->input(0)->type();
+  const std::vector<ir::Tensor> inputs = {{type, {1}}, {type, {1000}}};
+  const NoisyOutputs outputs = InterpretNoisy(*graph, inputs, {.samples = 60});
+  ir::Tensor equal = outputs.typed[0];
+  ASSERT_EQ(equal.data[0], 0);
+  equal.data[0] = 1;
+  EXPECT_EQ(Mismatch(outputs, 0, equal), std::nullopt);
+}
+
 // Adding equal numbers one after another rounds many partial sums in the same
 // direction: here 3,536 times in f32, by up to 1.7e-5 in all.
 TEST(NoisyInterpreter, EqualTermsMayBeAddedOneAfterAnother) {

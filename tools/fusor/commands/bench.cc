@@ -450,8 +450,9 @@ void ChooseAutomatically(const BenchFlags& flags) {
     own.data_only = reads;
     // The batches that are read ahead come first.
     own.warmup = reads ? own.data.prefetch + 1 : 1;
-    own.iterations =
-        std::clamp<int64_t>(static_cast<int64_t>(1.5 / seconds), 2, 30);
+    // About a second, and one step if it is long: time is short.
+    own.iterations = std::clamp<int64_t>(static_cast<int64_t>(1 / seconds),
+                                         seconds > 1 ? 1 : 2, 30);
     own.json.clear();
     return BenchCommand(own, rank, OpenNullStream()).Run();
   };

@@ -316,12 +316,13 @@ class Chooser {
     const double left = SecondsLeft();
     try {
       const AutoStep step = StepOf(point);
+      const double expected = seconds_[point] * slowdown_;
       const json out = InChild([&]() -> json {
         if (step.compile.tune) StopAfter(left * kTuningShare);
         double rate = 0;
         RunRanksHere(
             place_.local_size, [&](const runtime::RankEnvironment& place) {
-              const double own = measure_(step, seconds_[point], place);
+              const double own = measure_(step, expected, place);
               if (place.rank == 0) rate = own;
             });
         return {{"rate", rate}};
@@ -402,7 +403,7 @@ class Chooser {
   json machine_;
   std::vector<AutoDimension> space_;
   std::map<AutoPoint, double> seconds_;  // modelled, of a step
-  double slowdown_ = 3;                  // measured time / modelled time
+  double slowdown_ = 1;                  // measured time / modelled time
 };
 
 // Waits until rank 0 has written its choices.
