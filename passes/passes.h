@@ -396,6 +396,14 @@ bool FusePool(ir::Graph& graph, PassContext& context);
 // contraction_prologues and contraction_epilogues.
 bool FuseContraction(ir::Graph& graph, PassContext& context);
 
+// Moves reshapes from between fusible ops to library calls and inputs, where
+// they are views; see move_reshapes.cc. Counts moved_reshapes.
+bool MoveReshapes(ir::Graph& graph, PassContext& context);
+
+// Slices the operands of an elementwise op instead of its result, if that is
+// read only in slices; see hoist_slices.cc. Counts hoisted_slices.
+bool HoistSlices(ir::Graph& graph, PassContext& context);
+
 // Groups fusible nodes into `fusion` nodes; see fuse.cc for the algorithm. With
 // fusion off, only merges nodes that are free to recompute into their consumer.
 bool Fuse(ir::Graph& graph, PassContext& context);

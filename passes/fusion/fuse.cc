@@ -142,6 +142,21 @@ void RestoreCopies(Graph& graph, std::vector<Node*>& cluster) {
   cluster = std::move(kept);
 }
 
+// Returns whether two nodes compute the same value by free nodes.
+bool AreEqual(const Node& a, const Node& b) {
+  if (&a == &b) return true;
+  if (!IsFree(a) || a.kind() != b.kind() || a.attrs() != b.attrs() ||
+      a.output()->type() != b.output()->type()) {
+    return false;
+  }
+  return std::ranges::equal(
+      a.inputs(), b.inputs(), [](const Value* x, const Value* y) {
+        return x == y ||
+               (x->producer() != nullptr && y->producer() != nullptr &&
+                AreEqual(*x->producer(), *y->producer()));
+      });
+}
+
 // Merges equal free nodes of a cluster that are read only outside it: the
 // kernel would store the same values several times. `cluster` keeps the first.
 void MergeStoredCopies(Graph& graph, std::vector<Node*>& cluster) {
@@ -155,13 +170,9 @@ void MergeStoredCopies(Graph& graph, std::vector<Node*>& cluster) {
   std::vector<Node*> kept, stored, dead;
   for (Node* node : cluster) {
     const bool alone = stored_alone(*node);
-    const auto twin =
-        std::find_if(stored.begin(), stored.end(), [&](const Node* other) {
-          return alone && other->kind() == node->kind() &&
-                 other->inputs() == node->inputs() &&
-                 other->attrs() == node->attrs() &&
-                 other->output()->type() == node->output()->type();
-        });
+    const auto twin = std::find_if(
+        stored.begin(), stored.end(),
+        [&](const Node* other) { return alone && AreEqual(*node, *other); });
     if (twin != stored.end()) {
       graph.ReplaceAllUses(node->output(), (*twin)->output());
       dead.push_back(node);
@@ -171,6 +182,12 @@ void MergeStoredCopies(Graph& graph, std::vector<Node*>& cluster) {
     if (alone) stored.push_back(node);
   }
   graph.EraseAll(dead);
+  // Those that only the erased nodes read.
+  for (size_t i = kept.size(); i-- > 0 && !dead.empty();) {
+    if (!IsFree(*kept[i]) || !graph.IsUnused(kept[i]->output())) continue;
+    graph.Erase(kept[i]);
+    kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(i));
+  }
   cluster = std::move(kept);
 }
 

@@ -332,6 +332,12 @@ std::optional<Replacement> FindReplacement(const Node& node) {
   if (node.num_outputs() != 1 || !node.HasTrait(ir::OpTrait::kPure))
     return std::nullopt;
   if (Result folded = Splat(node, FoldToSplat(node))) return folded;
+  if (auto elements = FoldToElements(node)) {
+    Replacement constant;
+    constant.op = OpKind::kConstant;
+    constant.attrs = std::move(*elements);
+    return constant;
+  }
   const Result found = node.op().fusion == ir::FusionKind::kElementwise
                            ? SimplifyElementwise(node)
                            : SimplifyShape(node);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "ir/interpreter/interpreter.h"
 #include "ir/op.h"
 
 namespace fusor::passes {
@@ -14,6 +15,23 @@ using ir::ScalarOp;
 
 // Integers above this are not exact in the interpreter's arithmetic.
 constexpr double kExactIntegers = 0x1p53;
+// A larger constant takes memory and long lines of text.
+constexpr int64_t kMostElements = 4096;
+
+// Returns whether the op gives each element a place that it can have in memory.
+// A broadcast is free within a kernel, but its result can be large.
+bool MovesElements(const Node& node) {
+  switch (node.kind()) {
+    case ir::OpKind::kConcat:
+    case ir::OpKind::kPad:
+    case ir::OpKind::kReshape:
+    case ir::OpKind::kSlice:
+    case ir::OpKind::kTranspose:
+      return true;
+    default:
+      return false;
+  }
+}
 
 bool SameBits(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
@@ -131,6 +149,28 @@ std::optional<double> FoldToSplat(const Node& node) {
       return std::nullopt;
   }
   return std::nullopt;
+}
+
+std::optional<ir::Attrs> FoldToElements(const Node& node) {
+  const ir::TensorType& type = node.output()->type();
+  if (!MovesElements(node) || type.num_elements() > kMostElements ||
+      !type.layout.is_row_major()) {
+    return std::nullopt;
+  }
+  std::vector<ir::Tensor> operands;
+  for (const ir::Value* input : node.inputs()) {
+    const Node* producer = input->producer();
+    if (!IsOp(producer, ir::OpKind::kConstant)) return std::nullopt;
+    operands.push_back(
+        InterpretNode(*producer, {}, ir::EvalMode::kExact).front());
+  }
+  std::vector<const ir::Tensor*> pointers;
+  for (const ir::Tensor& operand : operands) pointers.push_back(&operand);
+  ir::Tensor result =
+      std::move(InterpretNode(node, pointers, ir::EvalMode::kExact).front());
+  return ir::Attrs{{"dtype", std::string(ir::DTypeName(type.dtype))},
+                   {"shape", type.shape},
+                   {"value", std::move(result.data)}};
 }
 
 }  // namespace fusor::passes

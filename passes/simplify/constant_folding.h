@@ -24,4 +24,8 @@ ir::Attrs SplatAttrs(const ir::TensorType& type, double x);
 // folds NaN.
 std::optional<double> FoldToSplat(const ir::Node& node);
 
+// Returns the attributes of the `constant` that equals the result of `node`, if
+// that only moves elements of constants and has at most 4096 elements.
+std::optional<ir::Attrs> FoldToElements(const ir::Node& node);
+
 }  // namespace fusor::passes

@@ -30,7 +30,7 @@ using ir::InputRole;
 using ir::Node;
 using ir::Value;
 
-constexpr char kLocation[] = "micro_batches";
+constexpr char kMicroBatches[] = "micro_batches";
 
 class Accumulator {
  public:
@@ -55,13 +55,13 @@ class Accumulator {
   void StartCount() {
     batches_ = MicroBatchCount(graph_);
     Builder b(graph_, begin_);
-    b.Inherit(StepLocation(graph_, kLocation));
+    b.Inherit(StepLocation(graph_, kMicroBatches));
     first_ = b.Compare("eq", batches_, 0.0);
   }
 
   void FinishCount() {
     Builder b(graph_);
-    b.Inherit(StepLocation(graph_, kLocation));
+    b.Inherit(StepLocation(graph_, kMicroBatches));
     Value* next = adds_ ? b.Plus(batches_, 1) : b.ScalarLike(batches_, 0);
     graph_.AddOutput(next, batches_->name(), batches_->index());
   }
@@ -79,7 +79,7 @@ class Accumulator {
                                   ir::AccumulatedName(old->name()));
       const std::vector<ir::Use> uses = old->uses();
       Builder b(graph_, begin_);
-      b.Inherit(StepLocation(graph_, kLocation));
+      b.Inherit(StepLocation(graph_, kMicroBatches));
       Value* present =
           b.Select(b.BroadcastTo(first_, old->type().shape), old, held);
       for (const ir::Use& use : uses) use.node->SetInput(use.operand, present);

@@ -23,7 +23,7 @@ using ir::DType;
 using ir::Graph;
 using ir::Value;
 
-constexpr char kLocation[] = "loss_scale";
+constexpr char kGradientScale[] = "loss_scale";
 constexpr char kClipLocation[] = "clip_norm";
 
 class Scaling {
@@ -36,7 +36,7 @@ class Scaling {
 
   bool Run() {
     if (gradients_.empty()) return false;
-    builder_.Inherit(StepLocation(graph_, kLocation));
+    builder_.Inherit(StepLocation(graph_, kGradientScale));
     if (options_.loss_scale.dynamic) AddFinite();
     Value* factor = Factor();
     if (options_.optimizer.clip_norm > 0) factor = Clipped(factor);

@@ -20,7 +20,7 @@ using ir::Graph;
 using ir::InputRole;
 using ir::Value;
 
-constexpr char kLocation[] = "loss_scale";
+constexpr char kSkippedUpdates[] = "loss_scale";
 
 // Returns true for a sharded parameter: it follows its shards.
 bool IsGathered(const Graph& graph, const ir::Output& output) {
@@ -54,7 +54,7 @@ void KeepOldState(Graph& graph, Builder& b, Value* finite) {
 
 void AdaptScale(Graph& graph, Builder& b, Value* finite,
                 const LossScaleOptions& options) {
-  b.Inherit(StepLocation(graph, kLocation));
+  b.Inherit(StepLocation(graph, kSkippedUpdates));
   const auto counter = [&](const char* name) {
     return TrainingInput(graph, {DType::kI32, {}, {}},
                          InputRole::kOptimizerState, name);

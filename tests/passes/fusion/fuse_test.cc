@@ -26,6 +26,28 @@ size_t Decisions(int readers) {
   return context.decisions().size();
 }
 
+// Each reader gets shape ops of its own, so that kernels are independent. One
+// kernel must not store their equal results twice.
+TEST(Fuse, AKernelStoresEqualCopiesOnce) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %x = data : f32[3,4,4]
+    %w = data : f32[4,4]
+    %e = exp(%x) : f32[3,4,4]
+    %s = slice(%e) {limit=[2,4,4], start=[1,0,0], stride=[1,1,1]} : f32[1,4,4]
+    %r = reshape(%s) {shape=[4,4]} : f32[4,4]
+    %t = transpose(%r) {permutation=[1,0]} : f32[4,4]
+    %m = matmul(%t, %w) : f32[4,4]
+    %n = matmul(%w, %t) : f32[4,4]
+    return %m as "m", %n as "n", %e as "e"
+  })");
+  const test::BareTarget target;
+  PassContext context(target, {});
+  EXPECT_TRUE(Fuse(*graph, context));
+  const ir::Node* m = graph->outputs()[0].value->producer();
+  const ir::Node* n = graph->outputs()[1].value->producer();
+  EXPECT_EQ(m->input(0), n->input(1));
+}
+
 // Comparing every reader with every other took minutes for 2,000 readers.
 TEST(Fuse, ReadersOfAValueAreComparedWithThoseNearThem) {
   const size_t few = Decisions(250);

@@ -193,6 +193,27 @@ TEST(SimplifyTest, TurnsAConstantOfOneValueIntoASplat) {
 }
 
 // Also for a constant that its dtype cannot represent exactly.
+// Swin's mask of shifted windows is built in this way.
+TEST(SimplifyTest, MovesElementsOfSmallConstants) {
+  ExpectSimplified(
+      Body(Splat("a", "f32", "1.5") + Splat("b", "f32", "2.0") +
+               "  %c = concat(%a, %b) {dim=0} : f32[8]\n"
+               "  %s = slice(%c) {limit=[6], start=[2], stride=[1]} : f32[4]\n"
+               "  %r = reshape(%s) {shape=[2,2]} : f32[2,2]\n"
+               "  %t = transpose(%r) {permutation=[1,0]} : f32[2,2]\n",
+           "%t"),
+      Body("  %t = constant() {dtype=\"f32\", shape=[2,2], "
+           "value=[1.5,2.0,1.5,2.0]} : f32[2,2]\n",
+           "%t"));
+  // Too large.
+  const std::string large =
+      "  %a = constant() {dtype=\"f32\", shape=[4096], value=[1.0]} : "
+      "f32[4096]\n"
+      "  %b = constant() {dtype=\"f32\", shape=[1], value=[2.0]} : f32[1]\n"
+      "  %c = concat(%a, %b) {dim=0} : f32[4097]\n";
+  ExpectKept(Body(large, "%c"));
+}
+
 TEST(SimplifyTest, MovesASplatThroughShapesAndLayouts) {
   ExpectSimplified(R"(graph g {
       %s = constant() {dtype="f32", shape=[16], value=[0.1]} : f32[16]
@@ -224,9 +245,13 @@ TEST(SimplifyTest, MovesASplatThroughShapesAndLayouts) {
       %y = constant() {dtype="f32", shape=[3], value=[0.0]} : f32[3]
       return %y as "out"
     })");
-  ExpectKept(R"(graph g {
+  ExpectSimplified(R"(graph g {
       %s = constant() {dtype="f32", shape=[2], value=[0.0]} : f32[2]
       %y = pad(%s) {low=[1], high=[0], interior=[0], value=1.0} : f32[3]
+      return %y as "out"
+    })",
+                   R"(graph g {
+      %y = constant() {dtype="f32", shape=[3], value=[1.0,0.0,0.0]} : f32[3]
       return %y as "out"
     })");
 }

@@ -1,0 +1,245 @@
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string_view>
+
+#include "ir/interpreter/interpreter.h"
+#include "ir/io/printer.h"
+#include "ir/verifier.h"
+#include "passes/passes.h"
+#include "tests/testing/bare_target.h"
+#include "tests/testing/graph_text.h"
+#include "tests/testing/random_graph.h"
+
+namespace fusor::passes {
+namespace {
+
+// Runs the pass and checks that it keeps the results.
+bool Move(ir::Graph& graph, const PassOptions& options = {}) {
+  const auto inputs = test::RandomInputs(graph, 1);
+  const auto expected = ir::Interpret(graph, inputs, ir::EvalMode::kTyped);
+  const test::BareTarget target;
+  PassContext context(target, options);
+  const bool changed = MoveReshapes(graph, context);
+  ir::Verify(graph);
+  const auto actual = ir::Interpret(graph, inputs, ir::EvalMode::kTyped);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(actual[i].data, expected[i].data) << ir::Print(graph);
+  }
+  return changed;
+}
+
+void ExpectMoved(std::string_view before, std::string_view after) {
+  const auto graph = test::ParseOrDie(before);
+  EXPECT_TRUE(Move(*graph));
+  test::ExpectSameGraph(after, *graph);
+}
+
+void ExpectKept(std::string_view text, const PassOptions& options = {}) {
+  const auto graph = test::ParseOrDie(text);
+  EXPECT_FALSE(Move(*graph, options));
+  test::ExpectSameGraph(text, *graph);
+}
+
+TEST(MoveReshapes, SplitsTheProducer) {
+  ExpectMoved(R"(graph g {
+    %m = data : f32[6,4]
+    %bias = data : f32[4]
+    %z = data : f32[2,3,4]
+    %b = broadcast(%bias) {dims=[1], shape=[6,4]} : f32[6,4]
+    %a = add(%m, %b) : f32[6,4]
+    %r = reshape(%a) {shape=[2,3,4]} : f32[2,3,4]
+    %y = add(%r, %z) : f32[2,3,4]
+    return %y as "y"
+  })",
+              R"(graph g {
+    %m = data : f32[6,4]
+    %bias = data : f32[4]
+    %z = data : f32[2,3,4]
+    %b = broadcast(%bias) {dims=[2], shape=[2,3,4]} : f32[2,3,4]
+    %r = reshape(%m) {shape=[2,3,4]} : f32[2,3,4]
+    %a = add(%r, %b) : f32[2,3,4]
+    %y = add(%a, %z) : f32[2,3,4]
+    return %y as "y"
+  })");
+}
+
+// The other reader of the sum gets a view.
+TEST(MoveReshapes, SplitsTheReader) {
+  ExpectMoved(R"(graph g {
+    %x = data : f32[2,3,4]
+    %z = data : f32[6,4]
+    %w = data : f32[4,4]
+    %n = neg(%x) : f32[2,3,4]
+    %r = reshape(%n) {shape=[6,4]} : f32[6,4]
+    %a = add(%r, %z) : f32[6,4]
+    %m = matmul(%a, %w) : f32[6,4]
+    return %m as "m"
+  })",
+              R"(graph g {
+    %x = data : f32[2,3,4]
+    %z = data : f32[6,4]
+    %w = data : f32[4,4]
+    %n = neg(%x) : f32[2,3,4]
+    %view = reshape(%z) {shape=[2,3,4]} : f32[2,3,4]
+    %a = add(%n, %view) : f32[2,3,4]
+    %r = reshape(%a) {shape=[6,4]} : f32[6,4]
+    %m = matmul(%r, %w) : f32[6,4]
+    return %m as "m"
+  })");
+}
+
+TEST(MoveReshapes, SplitsBothSidesOfAReshapeThatMergesAndSplits) {
+  ExpectMoved(R"(graph g {
+    %x = data : f32[2,3,20]
+    %n = neg(%x) : f32[2,3,20]
+    %r = reshape(%n) {shape=[6,4,5]} : f32[6,4,5]
+    %e = exp(%r) : f32[6,4,5]
+    %y = transpose(%e) {permutation=[1,0,2]} : f32[4,6,5]
+    return %y as "y"
+  })",
+              R"(graph g {
+    %x = data : f32[2,3,20]
+    %in = reshape(%x) {shape=[2,3,4,5]} : f32[2,3,4,5]
+    %n = neg(%in) : f32[2,3,4,5]
+    %e = exp(%n) : f32[2,3,4,5]
+    %out = reshape(%e) {shape=[6,4,5]} : f32[6,4,5]
+    %y = transpose(%out) {permutation=[1,0,2]} : f32[4,6,5]
+    return %y as "y"
+  })");
+}
+
+// Slices keep dimensions that they cut, and sums drop theirs.
+TEST(MoveReshapes, PassesTransposesSlicesSumsAndGathers) {
+  ExpectMoved(R"(graph g {
+    %x = data : f32[5,24]
+    %table = data : f32[7,4]
+    %e = exp(%x) : f32[5,24]
+    %s = slice(%e) {limit=[4,24], start=[1,0], stride=[1,1]} : f32[3,24]
+    %t = transpose(%s) {permutation=[1,0]} : f32[24,3]
+    %r = reshape(%t) {shape=[6,4,3]} : f32[6,4,3]
+    %u = reduce(%r) {dims=[0], kind="sum"} : f32[4,3]
+    return %u as "u"
+  })",
+              R"(graph g {
+    %x = data : f32[5,24]
+    %table = data : f32[7,4]
+    %v = reshape(%x) {shape=[5,6,4]} : f32[5,6,4]
+    %e = exp(%v) : f32[5,6,4]
+    %s = slice(%e) {limit=[4,6,4], start=[1,0,0], stride=[1,1,1]} : f32[3,6,4]
+    %t = transpose(%s) {permutation=[1,2,0]} : f32[6,4,3]
+    %u = reduce(%t) {dims=[0], kind="sum"} : f32[4,3]
+    return %u as "u"
+  })");
+  ExpectMoved(R"(graph g {
+    %table = data : f32[7,4]
+    %row = constant() {dtype="i32", shape=[6], value=[0.0,6.0,2.0,3.0,1.0,1.0]} : i32[6]
+    %rows = broadcast(%row) {dims=[0], shape=[6,4]} : i32[6,4]
+    %g = gather(%table, %rows) {dims=[-1,1]} : f32[6,4]
+    %r = reshape(%g) {shape=[2,3,4]} : f32[2,3,4]
+    %y = neg(%r) : f32[2,3,4]
+    return %y as "y"
+  })",
+              R"(graph g {
+    %table = data : f32[7,4]
+    %row = constant() {dtype="i32", shape=[2,3], value=[0.0,6.0,2.0,3.0,1.0,1.0]} : i32[2,3]
+    %rows = broadcast(%row) {dims=[0,1], shape=[2,3,4]} : i32[2,3,4]
+    %g = gather(%table, %rows) {dims=[-1,2]} : f32[2,3,4]
+    %y = neg(%g) : f32[2,3,4]
+    return %y as "y"
+  })");
+}
+
+TEST(MoveReshapes, ATransposeOfConcatenatedRowsIsAnotherConcatenation) {
+  ExpectMoved(R"(graph g {
+    %q = data : f32[1,5,4]
+    %k = data : f32[1,5,4]
+    %c = concat(%q, %k) {dim=0} : f32[2,5,4]
+    %r = reshape(%c) {shape=[2,5,1,4]} : f32[2,5,1,4]
+    %t = transpose(%r) {permutation=[2,1,0,3]} : f32[1,5,2,4]
+    return %t as "t"
+  })",
+              R"(graph g {
+    %q = data : f32[1,5,4]
+    %k = data : f32[1,5,4]
+    %q1 = reshape(%q) {shape=[1,5,1,4]} : f32[1,5,1,4]
+    %k1 = reshape(%k) {shape=[1,5,1,4]} : f32[1,5,1,4]
+    %t = concat(%q1, %k1) {dim=2} : f32[1,5,2,4]
+    return %t as "t"
+  })");
+  // The second moves other dimensions, too.
+  ExpectKept(R"(graph g {
+    %q = data : f32[1,5,4]
+    %c = concat(%q, %q) {dim=0} : f32[2,5,4]
+    %t = transpose(%c) {permutation=[2,1,0]} : f32[4,5,2]
+    return %t as "t"
+  })");
+}
+
+TEST(MoveReshapes, KeepsWhatItCannotMoveOrNeedNot) {
+  // Beside a library call, a reshape is a view.
+  ExpectKept(R"(graph g {
+    %x = data : f32[2,3,4]
+    %w = data : f32[4,4]
+    %n = neg(%x) : f32[2,3,4]
+    %r = reshape(%n) {shape=[6,4]} : f32[6,4]
+    %m = matmul(%r, %w) : f32[6,4]
+    return %m as "m"
+  })");
+  // Only a dimension of extent 1: loops support it.
+  ExpectKept(R"(graph g {
+    %x = data : f32[6,4]
+    %n = neg(%x) : f32[6,4]
+    %r = reshape(%n) {shape=[6,1,4]} : f32[6,1,4]
+    %e = exp(%r) : f32[6,1,4]
+    return %e as "e"
+  })");
+  // 4 and 6 have no common parts.
+  ExpectKept(R"(graph g {
+    %x = data : f32[4,6]
+    %n = neg(%x) : f32[4,6]
+    %r = reshape(%n) {shape=[6,4]} : f32[6,4]
+    %e = exp(%r) : f32[6,4]
+    return %e as "e"
+  })");
+  // A slice through the dimension.
+  ExpectKept(R"(graph g {
+    %x = data : f32[8,4]
+    %s = slice(%x) {limit=[7,4], start=[1,0], stride=[1,1]} : f32[6,4]
+    %r = reshape(%s) {shape=[2,3,4]} : f32[2,3,4]
+    %e = exp(%r) : f32[2,3,4]
+    return %e as "e"
+  })");
+}
+
+// With eager rounding, sums must not depend on fusion.
+TEST(MoveReshapes, KeepsTheLoopsOfSumsWithEagerRounding) {
+  constexpr std::string_view kSum = R"(graph g {
+    %x = data : f32[2,3,4]
+    %n = neg(%x) : f32[2,3,4]
+    %r = reshape(%n) {shape=[6,4]} : f32[6,4]
+    %s = reduce(%r) {dims=[0], kind="sum"} : f32[4]
+    return %s as "s"
+  })";
+  ExpectKept(kSum, {.eager_rounding = true});
+  ExpectMoved(kSum, R"(graph g {
+    %x = data : f32[2,3,4]
+    %n = neg(%x) : f32[2,3,4]
+    %s = reduce(%n) {dims=[0,1], kind="sum"} : f32[4]
+    return %s as "s"
+  })");
+}
+
+TEST(MoveReshapes, KeepsTheResultsOfRandomGraphs) {
+  test::RandomGraphOptions options;
+  options.nodes = 40;
+  int changed = 0;
+  for (uint64_t seed = 0; seed < 200 && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    changed += Move(*test::RandomGraph(seed, options)) ? 1 : 0;
+  }
+  EXPECT_GE(changed, 10);
+}
+
+}  // namespace
+}  // namespace fusor::passes
