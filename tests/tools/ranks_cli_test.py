@@ -446,6 +446,14 @@ class RanksTest(RankCase):
         self.assertEqual(run.returncode, 75, errors)
         self.assertIn("rank 1 is missing after 1 s", errors)
 
+    def test_a_host_that_cannot_be_resolved_is_named_at_once(self):
+        done = fusor("train", self.data, *SIZE, "--comm-timeout", 1000, RANK="1",
+                     WORLD_SIZE="2", LOCAL_RANK="0",
+                     MASTER_ADDR="no-such-host.invalid", MASTER_PORT="29500")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertRegex(done.stderr, r"cannot resolve the host name "
+                                      r"no-such-host\.invalid: .*rank 0's host")
+
     def test_variables_that_make_no_sense_are_named(self):
         done = fusor("train", self.data, *SIZE, RANK="2", WORLD_SIZE="2",
                      LOCAL_RANK="0")

@@ -131,9 +131,11 @@ class DescriptionTest(WeightsCase):
         self.fails(CHECKPOINT, ["other classes: class 1 was 'b', the data has "
                                 "'bb'"], *evaluate, other)
         self.call(*evaluate, other, "--allow-mismatch")
-        self.assertNotEqual(
-            self.loss(self.weights, "--std", "1,2,3", "--allow-mismatch"),
-            self.loss(self.weights))
+        for args in (("--std", "1,2,3"), ("--image-size", "64",
+                                          "--val-transform", "centre-crop")):
+            self.assertNotEqual(
+                self.loss(self.weights, *args, "--allow-mismatch"),
+                self.loss(self.weights))
 
     def test_unknown_tensors_are_rejected(self):
         path = self.folder / "w.safetensors"
