@@ -41,23 +41,6 @@ FUSOR_DEVICE u16 FloatToBFloat16(float x) {
 }
 #endif
 
-// Programmatic dependent launch. Both do nothing in a launch without dependency.
-// The first returns when all earlier launches of the stream have ended and their
-// results are visible. After the second, called by all blocks, the next launch
-// may start.
-#ifndef FUSOR_EMULATED
-FUSOR_DEVICE void WaitForEarlierGrids() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-FUSOR_DEVICE void LetNextGridStart() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-#endif
-
 // Rounds f64 to f32, to odd. A later rounding to a 16-bit float then gives the
 // same result as a single rounding.
 FUSOR_DEVICE float Odd(double x) {

@@ -19,7 +19,7 @@ namespace {
 using ir::DType;
 
 // Increment when the same kernel IR gives different text after the prelude.
-constexpr int kRevision = 3;
+constexpr int kRevision = 4;
 
 constexpr int kWarp = 32;
 // Iterations of a loop whose loads may be in flight at once: throughput is the
@@ -84,8 +84,6 @@ class PhasePrinter {
     PrintThread();
     PrintRegisters();
     OpenGrid();
-    Line("WaitForEarlierGrids();");
-    if (&phase_ != &kernel_.phases.back()) Line("LetNextGridStart();");
     Body(phase_.body);
     depth_ = 0;
     Line("}}");

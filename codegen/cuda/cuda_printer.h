@@ -8,11 +8,6 @@
 // vector axis, so that all reach each barrier. A store by one thread follows a
 // barrier, because the result may alias an operand that all threads read.
 // Reductions are the fixed trees of kernel_ir.h, without atomics.
-//
-// A launch may be a programmatic dependent launch: every thread waits for the
-// launches before it accesses memory. All phases but the last let the next
-// launch, which is a phase of the same kernel, start early. The last one does
-// not, because a library's kernel may follow.
 
 #include <string>
 #include <vector>

@@ -104,9 +104,6 @@ struct BackendOptions {
   // Steps whose inputs are copied to a GPU while earlier steps run; see
   // TrainOptions::graph_steps.
   int64_t graph_steps = 1;
-  // Launch a GPU's kernels before the kernel in front of them has ended:
-  // programmatic dependent launch. Results are the same.
-  bool dependent_launch = false;
   codegen::WarningHandler warning{};  // may be null
 };
 

@@ -206,48 +206,45 @@ class CudaStream : public runtime::Stream {
     FUSOR_ASSERT(num_args == work.num_args(), "{}: {} arguments, expected {}",
                  work.name(), num_args, work.num_args());
     const NvtxRange range(work.name().c_str());
-    const bool after_kernel = std::exchange(after_kernel_, false);
     try {
-      work.Enqueue(context_->Enter(), stream_, args, after_kernel);
+      work.Enqueue(context_->Enter(), stream_, args);
     } catch (const Error& e) {
-      if (work.kind() == CudaExecutable::Kind::kGraph && IsRejection(e)) {
-        RejectLaunch(e);
-      }
+      if (work.is_graph() && IsRejection(e)) RejectLaunch(e);
       throw;
     }
-    after_kernel_ = work.kind() == CudaExecutable::Kind::kKernel;
   }
   void CopyToDevice(void* device, const void* host, size_t bytes) override {
     const NvtxRange range("copy to device");
-    copies_.Copy(Address(device), host, bytes, get());
+    copies_.Copy(Address(device), host, bytes, stream_);
   }
   void CopyToDevice(void* device, const void* host, size_t bytes,
                     runtime::Event& copied) override {
     const NvtxRange range("copy to device");
-    copies_.Copy(Address(device), host, bytes, get(),
+    copies_.Copy(Address(device), host, bytes, stream_,
                  pinned_->Contain(host, bytes),
                  static_cast<CudaEvent&>(copied).get());
   }
   void CopyToHost(void* host, const void* device, size_t bytes) override {
     const Driver& driver = context_->Enter();
-    driver.Check(driver.cuMemcpyDtoHAsync(host, Address(device), bytes, get()),
-                 "cuMemcpyDtoHAsync");
+    driver.Check(
+        driver.cuMemcpyDtoHAsync(host, Address(device), bytes, stream_),
+        "cuMemcpyDtoHAsync");
   }
   void Record(runtime::Event& event) override {
     const Driver& driver = context_->Enter();
     driver.Check(
-        driver.cuEventRecord(static_cast<CudaEvent&>(event).get(), get()),
+        driver.cuEventRecord(static_cast<CudaEvent&>(event).get(), stream_),
         "cuEventRecord");
   }
   void Wait(const runtime::Event& event) override {
     const Driver& driver = context_->Enter();
     const CUevent awaited = static_cast<const CudaEvent&>(event).get();
-    driver.Check(driver.cuStreamWaitEvent(get(), awaited, 0),
+    driver.Check(driver.cuStreamWaitEvent(stream_, awaited, 0),
                  "cuStreamWaitEvent");
   }
   void Synchronize() override {
     const Driver& driver = context_->Enter();
-    driver.Check(driver.cuStreamSynchronize(get()), "cuStreamSynchronize");
+    driver.Check(driver.cuStreamSynchronize(stream_), "cuStreamSynchronize");
   }
 
   std::unique_ptr<runtime::Executable> Capture(
@@ -274,27 +271,23 @@ class CudaStream : public runtime::Stream {
     return nullptr;
   }
 
-  // Returns the driver's stream, for work other than kernels.
-  CUstream get() {
-    after_kernel_ = false;
-    return stream_;
-  }
+  CUstream get() const { return stream_; }
 
  private:
   std::unique_ptr<runtime::Executable> CaptureOnce(
       const std::function<void()>& work) {
     const Driver& driver = context_->Enter();
-    driver.Check(driver.cuStreamBeginCapture(get(), graphs_->mode),
+    driver.Check(driver.cuStreamBeginCapture(stream_, graphs_->mode),
                  "cuStreamBeginCapture");
     CUgraph graph = nullptr;
     try {
       work();
     } catch (...) {
-      Driver::Ignore(driver.cuStreamEndCapture(get(), &graph));
+      Driver::Ignore(driver.cuStreamEndCapture(stream_, &graph));
       if (graph != nullptr) Driver::Ignore(driver.cuGraphDestroy(graph));
       throw;
     }
-    driver.Check(driver.cuStreamEndCapture(get(), &graph),
+    driver.Check(driver.cuStreamEndCapture(stream_, &graph),
                  "cuStreamEndCapture");
     return InstantiateGraph(*context_, graph, stream_);
   }
@@ -310,7 +303,6 @@ class CudaStream : public runtime::Stream {
   const std::shared_ptr<const PinnedRanges> pinned_;
   HostCopies copies_;
   CUstream stream_ = nullptr;
-  bool after_kernel_ = false;  // the last work was a kernel
 };
 
 class CudaDevice : public runtime::Device {
@@ -321,10 +313,7 @@ class CudaDevice : public runtime::Device {
         graphs_(std::make_shared<Graphs>(
             Graphs{.enabled = options.graph, .warning = options.warning})),
         graph_steps_(options.graph_steps),
-        dependent_launch_(options.dependent_launch),
-        make_call_(std::move(make_call)) {
-    if (dependent_launch_) CheckDependentLaunch();
-  }
+        make_call_(std::move(make_call)) {}
 
   std::string description() const override {
     return fmt::format("{}, sm_{}, {} multiprocessors", context_->name(),
@@ -351,7 +340,7 @@ class CudaDevice : public runtime::Device {
   }
   std::unique_ptr<runtime::Executable> LoadKernel(
       const codegen::CompiledKernel& kernel) override {
-    return LoadKernelModule(*context_, kernel, dependent_launch_);
+    return LoadKernelModule(*context_, kernel);
   }
   std::unique_ptr<runtime::Executable> LoadCall(
       const codegen::LibraryCall& call) override {
@@ -376,25 +365,9 @@ class CudaDevice : public runtime::Device {
     return workspace_;
   }
 
-  void CheckDependentLaunch() const {
-    constexpr int kCapability = 90;
-    constexpr int kVersion = 12030;  // that captures such launches
-    FUSOR_CHECK(context_->compute_capability() >= kCapability, kDevice,
-                "dependent launch on {}: expected sm_{} or newer, got sm_{}",
-                context_->name(), kCapability, context_->compute_capability());
-    int version = 0;
-    const Driver& driver = context_->Enter();
-    driver.Check(driver.cuDriverGetVersion(&version), "cuDriverGetVersion");
-    FUSOR_CHECK(version >= kVersion, kDevice,
-                "dependent launch: the driver is for CUDA {}.{}, expected CUDA "
-                "12.3 (driver 545.23) or newer",
-                version / 1000, version % 1000 / 10);
-  }
-
   ContextPtr context_;
   const std::shared_ptr<Graphs> graphs_;
   const int64_t graph_steps_;
-  const bool dependent_launch_;
   const std::shared_ptr<PinnedRanges> pinned_ =
       std::make_shared<PinnedRanges>();
   MakeDeviceCall make_call_;
@@ -415,8 +388,8 @@ std::unique_ptr<runtime::Device> OpenCudaDevice(
                                       options, std::move(make_call));
 }
 
-CUstream DriverStreamOf(runtime::Stream& stream) {
-  return static_cast<CudaStream&>(stream).get();
+CUstream DriverStreamOf(const runtime::Stream& stream) {
+  return static_cast<const CudaStream&>(stream).get();
 }
 
 std::optional<ir::Target> TargetOfDevice() {

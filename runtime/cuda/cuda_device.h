@@ -18,17 +18,15 @@ namespace fusor::cuda {
 inline constexpr size_t kReservedBytes = size_t{384} << 20;
 
 // Opens a GPU: ordinal 0 is this rank's own (DeviceOfRank), others are the
-// driver's ordinals. Throws kDevice if there is no such GPU or no driver, or if
-// they lack dependent launches and `options` has them.
+// driver's ordinals. Throws kDevice if there is no such GPU or no driver.
 // `make_call` makes the library calls of plans. Loading a call for which it
 // returns null throws kDevice.
 std::unique_ptr<runtime::Device> OpenCudaDevice(
     int ordinal, const runtime::BackendOptions& options,
     MakeDeviceCall make_call);
 
-// Returns the driver's stream of a stream created by such a device, for work
-// other than kernels.
-CUstream DriverStreamOf(runtime::Stream& stream);
+// Returns the driver's stream of a stream created by such a device.
+CUstream DriverStreamOf(const runtime::Stream& stream);
 
 // Returns the built-in target that best matches this rank's GPU (DeviceOfRank),
 // by name, else by compute capability. A GPU of an unknown compute capability

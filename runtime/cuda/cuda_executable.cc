@@ -12,12 +12,9 @@ constexpr size_t kMaxArgs = 4095;
 
 class KernelModule : public CudaExecutable {
  public:
-  KernelModule(const Context& context, const codegen::CompiledKernel& kernel,
-               bool dependent_launch)
-      : CudaExecutable(Kind::kKernel, kernel.kernel.name,
-                       kernel.kernel.buffers.size()),
-        context_(context),
-        dependent_launch_(dependent_launch) {
+  KernelModule(const Context& context, const codegen::CompiledKernel& kernel)
+      : CudaExecutable(kernel.kernel.name, kernel.kernel.buffers.size()),
+        context_(context) {
     FUSOR_ASSERT(num_args() <= kMaxArgs, "kernel {}: {} arguments, at most {}",
                  name(), num_args(), kMaxArgs);
     const Driver& driver = context.Enter();
@@ -44,22 +41,17 @@ class KernelModule : public CudaExecutable {
   KernelModule(const KernelModule&) = delete;
   KernelModule& operator=(const KernelModule&) = delete;
 
-  void Enqueue(const Driver& driver, CUstream stream, void* const* args,
-               bool after_kernel) const override {
+  void Enqueue(const Driver& driver, CUstream stream,
+               void* const* args) const override {
     std::array<void*, kMaxArgs> params;  // uninitialised beyond num_args()
     for (size_t i = 0; i < num_args(); ++i) {
       params[i] = const_cast<void**>(&args[i]);
     }
     for (const Phase& phase : phases_) {
-      if (dependent_launch_ && after_kernel) {
-        LaunchDependent(driver, phase, stream, params.data());
-      } else {
-        driver.Check(driver.cuLaunchKernel(phase.function, phase.blocks, 1, 1,
-                                           phase.threads, 1, 1, 0, stream,
-                                           params.data(), nullptr),
-                     "cuLaunchKernel");
-      }
-      after_kernel = true;
+      driver.Check(driver.cuLaunchKernel(phase.function, phase.blocks, 1, 1,
+                                         phase.threads, 1, 1, 0, stream,
+                                         params.data(), nullptr),
+                   "cuLaunchKernel");
     }
   }
 
@@ -70,27 +62,7 @@ class KernelModule : public CudaExecutable {
     unsigned threads;
   };
 
-  // Kernels wait themselves for the launch in front of them (cuda_printer.h).
-  static void LaunchDependent(const Driver& driver, const Phase& phase,
-                              CUstream stream, void** params) {
-    CUlaunchAttribute attribute{};
-    attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-    attribute.value.programmaticStreamSerializationAllowed = 1;
-    CUlaunchConfig config{};
-    config.gridDimX = phase.blocks;
-    config.gridDimY = config.gridDimZ = 1;
-    config.blockDimX = phase.threads;
-    config.blockDimY = config.blockDimZ = 1;
-    config.hStream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    driver.Check(
-        driver.cuLaunchKernelEx(&config, phase.function, params, nullptr),
-        "cuLaunchKernelEx");
-  }
-
   const Context& context_;
-  const bool dependent_launch_;
   CUmodule module_ = nullptr;
   std::vector<Phase> phases_;
 };
@@ -100,14 +72,14 @@ class CallExecutable : public CudaExecutable {
   CallExecutable(const codegen::LibraryCall& call,
                  std::unique_ptr<DeviceCall> ready,
                  std::shared_ptr<runtime::Memory> workspace)
-      : CudaExecutable(Kind::kOther, std::string(call.op_name()),
+      : CudaExecutable(std::string(call.op_name()),
                        call.operands.size() + call.results.size() +
                            (call.workspace_bytes > 0 ? 1 : 0)),
         tensors_(call.operands.size() + call.results.size()),
         ready_(std::move(ready)),
         workspace_(std::move(workspace)) {}
-  void Enqueue(const Driver&, CUstream stream, void* const* args,
-               bool) const override {
+  void Enqueue(const Driver&, CUstream stream,
+               void* const* args) const override {
     if (workspace_ == nullptr) return ready_->Enqueue(stream, args);
     std::vector<void*> all(args, args + tensors_);
     all.push_back(workspace_->data());
@@ -123,7 +95,7 @@ class CallExecutable : public CudaExecutable {
 class GraphExecutable : public CudaExecutable {
  public:
   GraphExecutable(const Context& context, CUgraph graph, CUstream stream)
-      : CudaExecutable(Kind::kGraph, "step", 0), context_(context) {
+      : CudaExecutable("step", 0), context_(context) {
     const Driver& driver = context.Enter();
     const CUresult made = driver.cuGraphInstantiate(&graph_, graph, 0);
     Driver::Ignore(driver.cuGraphDestroy(graph));
@@ -141,8 +113,9 @@ class GraphExecutable : public CudaExecutable {
   GraphExecutable(const GraphExecutable&) = delete;
   GraphExecutable& operator=(const GraphExecutable&) = delete;
 
-  void Enqueue(const Driver& driver, CUstream stream, void* const*,
-               bool) const override {
+  bool is_graph() const override { return true; }
+  void Enqueue(const Driver& driver, CUstream stream,
+               void* const*) const override {
     driver.Check(driver.cuGraphLaunch(graph_, stream), "cuGraphLaunch");
   }
 
@@ -154,9 +127,8 @@ class GraphExecutable : public CudaExecutable {
 }  // namespace
 
 std::unique_ptr<CudaExecutable> LoadKernelModule(
-    const Context& context, const codegen::CompiledKernel& kernel,
-    bool dependent_launch) {
-  return std::make_unique<KernelModule>(context, kernel, dependent_launch);
+    const Context& context, const codegen::CompiledKernel& kernel) {
+  return std::make_unique<KernelModule>(context, kernel);
 }
 
 std::unique_ptr<CudaExecutable> WrapCall(

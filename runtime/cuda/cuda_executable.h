@@ -2,7 +2,6 @@
 
 #include <cuda.h>
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,34 +18,25 @@ namespace fusor::cuda {
 // must outlive it.
 class CudaExecutable : public runtime::Executable {
  public:
-  enum class Kind : uint8_t {
-    kKernel,
-    kGraph,  // captured; its launches may be enqueued one by one instead
-    kOther,
-  };
-
-  CudaExecutable(Kind kind, std::string name, size_t num_args)
-      : kind_(kind), name_(std::move(name)), num_args_(num_args) {}
-  Kind kind() const { return kind_; }
+  CudaExecutable(std::string name, size_t num_args)
+      : name_(std::move(name)), num_args_(num_args) {}
   const std::string& name() const { return name_; }
   size_t num_args() const { return num_args_; }
-  // Enqueues the work. `after_kernel`: the work in front of it on the stream is
-  // a kernel (kKernel). REQUIRES: the context is current.
-  virtual void Enqueue(const Driver& driver, CUstream stream, void* const* args,
-                       bool after_kernel) const = 0;
+  // Returns whether this is a captured graph. The caller may enqueue the
+  // launches one by one instead.
+  virtual bool is_graph() const { return false; }
+  // Enqueues the work. REQUIRES: the context is current.
+  virtual void Enqueue(const Driver& driver, CUstream stream,
+                       void* const* args) const = 0;
 
  private:
-  Kind kind_;
   std::string name_;
   size_t num_args_;
 };
 
 // Loads a kernel's cubin. Throws kDevice if the driver rejects it.
-// `dependent_launch`: a launch behind another launch of a kernel may start
-// before that one has ended (BackendOptions::dependent_launch).
 std::unique_ptr<CudaExecutable> LoadKernelModule(
-    const Context& context, const codegen::CompiledKernel& kernel,
-    bool dependent_launch);
+    const Context& context, const codegen::CompiledKernel& kernel);
 
 // `workspace`: if not null, the call's last argument in place of the planned
 // workspace, if any.

@@ -11,7 +11,6 @@ namespace fusor::cuda {
 
 #define FUSOR_DRIVER_FUNCTIONS(F) \
   F(cuInit)                       \
-  F(cuDriverGetVersion)           \
   F(cuGetErrorName)               \
   F(cuGetErrorString)             \
   F(cuDeviceGetCount)             \
@@ -54,7 +53,6 @@ namespace fusor::cuda {
   F(cuModuleUnload)               \
   F(cuModuleGetFunction)          \
   F(cuLaunchKernel)               \
-  F(cuLaunchKernelEx)             \
   F(cuLaunchHostFunc)
 
 struct Driver {

@@ -41,9 +41,6 @@ struct EmulatedDevice {
   void (*access)(Access access, const void* pointer, size_t bytes) = nullptr;
   void (*shared)(const void* pointer, size_t bytes) = nullptr;
   void (*barrier)() = nullptr;
-  // True if the running thread has waited for earlier launches.
-  bool waited = false;
-  void (*wait)() = nullptr;
   // Returns `bits` of lane `from` of the warp.
   uint64_t (*shuffle)(uint32_t mask, uint64_t bits, unsigned from) = nullptr;
 };
@@ -65,7 +62,7 @@ inline void EmulateAccess(EmulatedDevice::Access access, const void* pointer,
         LiesWithin(device.shared_range, pointer, bytes)) {
       return;
     }
-    for (int i = 0; i < device.num_ranges && !shared && device.waited; ++i) {
+    for (int i = 0; i < device.num_ranges && !shared; ++i) {
       const EmulatedRange& range = device.ranges[i];
       if (access == EmulatedDevice::kWrite && !range.written) continue;
       if (LiesWithin(range, pointer, bytes)) return;
@@ -144,8 +141,6 @@ void __stcs(T* to, T value) {
   *to = value;
 }
 
-inline void WaitForEarlierGrids() { fusor::test::emulated_device->wait(); }
-inline void LetNextGridStart() {}
 inline void __syncthreads() { fusor::test::emulated_device->barrier(); }
 template <typename T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width) {

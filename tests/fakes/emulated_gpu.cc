@@ -163,10 +163,6 @@ class Launcher {
       current_->DeclareShared(static_cast<const char*>(pointer), bytes);
     };
     device.barrier = [] { current_->Wait(State::kBarrier); };
-    device.wait = [] {
-      current_->fibers_[current_->thread_].waited = true;
-      current_->device_.waited = true;
-    };
     device.shuffle = [](uint32_t mask, uint64_t bits, unsigned from) {
       return current_->Shuffle(mask, bits, from);
     };
@@ -204,9 +200,8 @@ class Launcher {
   struct Fiber {
     Context context;  // if the function waits
     State state = State::kReady;
-    bool waited = false;  // for earlier launches
-    uint32_t mask = 0;    // of the shuffle
-    uint64_t bits = 0;    // operand, then result of the shuffle
+    uint32_t mask = 0;  // of the shuffle
+    uint64_t bits = 0;  // operand, then result of the shuffle
     unsigned from = 0;
     int shared_accesses = 0;  // since the last barrier
   };
@@ -222,7 +217,6 @@ class Launcher {
   static void Main() {
     for (;;) {
       current_->function_.run(current_->args_);
-      current_->CheckWaited();
       current_->Wait(State::kDone);
     }
   }
@@ -230,14 +224,6 @@ class Launcher {
   void Enter(int thread) {
     thread_ = thread;
     device_.thread.x = static_cast<unsigned>(thread);
-    device_.waited = fibers_[thread].waited;
-  }
-
-  // A later launch waits only for this one, so this one must not end before
-  // earlier ones.
-  void CheckWaited() {
-    if (!device_.waited)
-      Fail("ends without having waited for earlier launches");
   }
 
   void RunBlock(int block) {
@@ -249,7 +235,6 @@ class Launcher {
     device_.block.x = static_cast<unsigned>(block);
     std::vector<int> order;
     for (size_t i = 0; i < fibers_.size(); ++i) {
-      fibers_[i].waited = false;
       fibers_[i].shared_accesses = 0;
       fibers_[i].state = State::kReady;
       order.push_back(static_cast<int>(i));
@@ -272,7 +257,6 @@ class Launcher {
       for (int thread : order) {
         Enter(thread);
         function_.run(args_);
-        CheckWaited();
       }
     } catch (const Failed&) {
       // problem_ has the reason.
@@ -378,11 +362,6 @@ class Launcher {
     const bool write = access == EmulatedDevice::kWrite ||
                        access == EmulatedDevice::kSharedWrite;
     const char* verb = write ? "writes" : "reads";
-    if (!device_.waited && access < EmulatedDevice::kSharedRead) {
-      return Fail(
-          fmt::format("{} {} bytes before it has waited for earlier launches",
-                      verb, bytes));
-    }
     if (reinterpret_cast<uintptr_t>(pointer) % bytes != 0) {
       return Fail(fmt::format(
           "{} {} bytes at an address that they do not divide", verb, bytes));

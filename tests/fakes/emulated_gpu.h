@@ -9,10 +9,7 @@
 //   - races: two threads access a byte with no barrier in between, and one of
 //     them writes it (no barrier orders different blocks);
 //   - barriers and shuffles that some threads do not reach;
-//   - shared memory bank conflicts of four or more ways;
-//   - threads that access buffers, or end, before they have waited for earlier
-//     launches: a programmatic dependent launch may start before those have
-//     ended.
+//   - shared memory bank conflicts of four or more ways.
 
 #include <memory>
 #include <span>

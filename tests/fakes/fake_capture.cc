@@ -28,12 +28,11 @@ FakeCapture::Op& FakeCapture::AddOp(CUstream_st* stream) {
   return ops_.emplace_back(Op{branch});
 }
 
-void FakeCapture::Add(CUstream_st* stream, Work work, Kind kind) {
+void FakeCapture::Add(CUstream_st* stream, Work work, bool of_host) {
   Op& op = AddOp(stream);
   op.work = std::move(work);
   const Clock& clock = clocks_[op.branch];
-  programmatic_ += kind == Kind::kDependentKernel ? 1 : 0;
-  if (kind == Kind::kHostFunction) {
+  if (of_host) {
     host_functions_.emplace_back(op.branch, clock[op.branch]);
     return;
   }

@@ -30,13 +30,8 @@ class FakeCapture {
   // Returns the streams that are part of the capture.
   std::vector<const CUstream_st*> streams() const;
 
-  enum class Kind : uint8_t {
-    kKernel,
-    kDependentKernel,  // follows a kernel by a programmatic edge
-    kHostFunction,     // by cuLaunchHostFunc
-    kOther,
-  };
-  void Add(CUstream_st* stream, Work work, Kind kind = Kind::kOther);
+  // `of_host`: by cuLaunchHostFunc.
+  void Add(CUstream_st* stream, Work work, bool of_host = false);
   // Returns the index of the record.
   int Record(CUstream_st* stream);
   // Adds the stream to the capture if it is not part of it.
@@ -50,8 +45,6 @@ class FakeCapture {
   int64_t host_functions() const {
     return static_cast<int64_t>(host_functions_.size());
   }
-
-  int64_t programmatic_edges() const { return programmatic_; }
 
   int num_branches() const { return static_cast<int>(num_ops_.size()); }
   // Enqueues all work, one branch per queue. The first queue belongs to the
@@ -78,7 +71,6 @@ class FakeCapture {
   // Branch of each host function, and its index within the branch.
   std::vector<std::pair<size_t, int64_t>> host_functions_;
   int64_t behind_ = 0;
-  int64_t programmatic_ = 0;
 };
 
 }  // namespace fusor::test

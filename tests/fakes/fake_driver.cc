@@ -18,7 +18,6 @@
 struct CUstream_st {
   int queue = 0;
   std::shared_ptr<fusor::test::FakeCapture> capture{};  // in progress, or null
-  bool after_kernel = false;  // the last work was a kernel
 };
 struct CUevent_st {
   bool timing = false;
@@ -69,15 +68,13 @@ class Driver : public FakeDriver {
     problem_.clear();
     capture_ = nullptr;
     rejected_.clear();
-    behind_ = host_functions_ = programmatic_ = 0;
+    behind_ = host_functions_ = 0;
   }
   int64_t work_behind_host_functions() const override { return behind_; }
   int64_t captured_host_functions() const override { return host_functions_; }
-  int64_t programmatic_edges() const override { return programmatic_; }
   void Count(const FakeCapture& capture) {
     behind_ += capture.work_behind_host_functions();
     host_functions_ += capture.host_functions();
-    programmatic_ += capture.programmatic_edges();
   }
   void Reject(const std::string& name, int times) override {
     rejected_[name] = times;
@@ -156,17 +153,10 @@ class Driver : public FakeDriver {
     return stream == nullptr ? default_stream_ : *stream;
   }
 
-  using Kind = FakeCapture::Kind;
-  CUresult Enqueue(CUstream to, Work work, Kind kind = Kind::kOther) {
+  CUresult Enqueue(CUstream to, Work work, bool of_host = false) {
     CUstream_st& stream = Stream(to);
-    if (kind == Kind::kDependentKernel && !stream.after_kernel) {
-      return Break(CUDA_ERROR_INVALID_VALUE,
-                   "a dependent launch that follows no kernel");
-    }
-    stream.after_kernel =
-        kind == Kind::kKernel || kind == Kind::kDependentKernel;
     if (stream.capture != nullptr) {
-      stream.capture->Add(&stream, std::move(work), kind);
+      stream.capture->Add(&stream, std::move(work), of_host);
     } else {
       machine_->Add(stream.queue, std::move(work));
     }
@@ -221,7 +211,6 @@ class Driver : public FakeDriver {
   bool invalid_ = false;
   int64_t behind_ = 0;
   int64_t host_functions_ = 0;
-  int64_t programmatic_ = 0;
 };
 
 Driver& The() {
@@ -246,29 +235,6 @@ void RunKernel(const CUfunc_st& function, const codegen::CudaLaunch& launch,
     buffers.push_back({arg, bytes, true, true});
   }
   The().machine().Launch(*function.text, std::span(&launch, 1), buffers);
-}
-
-CUresult EnqueueKernel(const CUlaunchConfig& config, CUfunction function,
-                       void** params, void** extra, FakeCapture::Kind kind) {
-  if (config.gridDimY * config.gridDimZ * config.blockDimY * config.blockDimZ !=
-          1 ||
-      config.sharedMemBytes != 0 || extra != nullptr || config.gridDimX == 0 ||
-      config.blockDimX == 0 || config.blockDimX > 1024) {
-    return The().Break(CUDA_ERROR_INVALID_VALUE,
-                       "a launch of a kernel with another shape");
-  }
-  std::vector<void*> args;
-  for (size_t i = 0; i < function->num_params; ++i) {
-    args.push_back(*static_cast<void**>(params[i]));
-  }
-  const codegen::CudaLaunch launch{function->entry, config.gridDimX,
-                                   static_cast<int>(config.blockDimX)};
-  return The().Enqueue(
-      config.hStream,
-      [function = *function, launch, args](int, const QueueClock&) {
-        RunKernel(function, launch, args);
-      },
-      kind);
 }
 
 }  // namespace
@@ -546,7 +512,6 @@ CUresult cuStreamSynchronize(CUstream stream) {
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
   return The().Call("cuStreamWaitEvent", [&] {
     CUstream_st& waiting = The().Stream(stream);
-    waiting.after_kernel = false;
     if (event->capture != nullptr) {
       if (!The().IsOpen(*event->capture)) {
         return The().Break(CUDA_ERROR_CAPTURED_EVENT,
@@ -586,7 +551,6 @@ CUresult cuEventDestroy(CUevent event) {
 CUresult cuEventRecord(CUevent event, CUstream from) {
   return The().Call("cuEventRecord", [&] {
     CUstream_st& stream = The().Stream(from);
-    stream.after_kernel = false;
     event->capture = stream.capture;
     if (stream.capture != nullptr) {
       event->record = stream.capture->Record(&stream);
@@ -673,31 +637,21 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z,
                         unsigned shared_bytes, CUstream stream, void** params,
                         void** extra) {
   return The().Call("cuLaunchKernel", [&] {
-    const CUlaunchConfig config{
-        x, y, z, block_x, block_y, block_z, shared_bytes, stream, nullptr, 0};
-    return fusor::test::EnqueueKernel(config, function, params, extra,
-                                      fusor::test::FakeCapture::Kind::kKernel);
-  });
-}
-
-CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function,
-                          void** params, void** extra) {
-  return The().Call("cuLaunchKernelEx", [&] {
-    const fusor::test::FakeBackendOptions& options = The().options();
-    if (options.major < 9 || options.version < 12030) {
-      return The().Break(CUDA_ERROR_NOT_SUPPORTED,
-                         "a dependent launch on an old GPU or driver");
-    }
-    if (config->numAttrs != 1 ||
-        config->attrs->id !=
-            CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION ||
-        config->attrs->value.programmaticStreamSerializationAllowed != 1) {
+    if (y * z * block_y * block_z != 1 || shared_bytes != 0 ||
+        extra != nullptr || x == 0 || block_x == 0 || block_x > 1024) {
       return The().Break(CUDA_ERROR_INVALID_VALUE,
-                         "cuLaunchKernelEx with other attributes");
+                         "cuLaunchKernel with another shape");
     }
-    return fusor::test::EnqueueKernel(
-        *config, function, params, extra,
-        fusor::test::FakeCapture::Kind::kDependentKernel);
+    std::vector<void*> args;
+    for (size_t i = 0; i < function->num_params; ++i) {
+      args.push_back(*static_cast<void**>(params[i]));
+    }
+    const fusor::codegen::CudaLaunch launch{function->entry, x,
+                                            static_cast<int>(block_x)};
+    return The().Enqueue(
+        stream, [function = *function, launch, args](int, const QueueClock&) {
+          fusor::test::RunKernel(function, launch, args);
+        });
   });
 }
 
@@ -705,7 +659,7 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
   return The().Call("cuLaunchHostFunc", [&] {
     return The().Enqueue(
         stream, [function, data](int, const QueueClock&) { function(data); },
-        fusor::test::FakeCapture::Kind::kHostFunction);
+        /*of_host=*/true);
   });
 }
 
@@ -717,7 +671,6 @@ CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
                          "a capture of the default stream, or of all threads");
     }
     stream->capture = std::make_shared<fusor::test::FakeCapture>(stream);
-    stream->after_kernel = false;
     The().TakeInvalid();
     The().Open(stream->capture);
     return CUDA_SUCCESS;
@@ -737,7 +690,6 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
     }
     for (const CUstream_st* joined : capture->streams()) {
       const_cast<CUstream_st*>(joined)->capture = nullptr;
-      const_cast<CUstream_st*>(joined)->after_kernel = false;
     }
     The().Close();
     if (rejected) return CUDA_ERROR_NOT_SUPPORTED;
@@ -770,7 +722,6 @@ CUresult cuGraphUpload(CUgraphExec, CUstream) {
 
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
   return The().CallUncaptured("cuGraphLaunch", [&] {
-    The().Stream(stream).after_kernel = false;
     std::vector<int> queues{The().Stream(stream).queue};
     queues.insert(queues.end(), graph->queues.begin(), graph->queues.end());
     graph->work->Replay(The().machine(), queues);

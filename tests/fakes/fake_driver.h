@@ -8,8 +8,7 @@
 //
 // It is stricter than a real driver. Every call needs a current context, and
 // asynchronous copies from the host need pinned memory. While a stream
-// captures, no call may wait, allocate or free. A programmatic dependent launch
-// must directly follow another kernel of its stream. As in a real driver, other
+// captures, no call may wait, allocate or free. As in a real driver, other
 // streams join a capture by its events and must be joined again before it ends
 // (fake_capture.h). New memory contains garbage.
 
@@ -54,9 +53,6 @@ class FakeDriver {
   virtual int64_t work_behind_host_functions() const = 0;
   // Counts the captured functions of cuLaunchHostFunc.
   virtual int64_t captured_host_functions() const = 0;
-  // Counts programmatic edges, which let a kernel start early, in all captures
-  // since Reset.
-  virtual int64_t programmatic_edges() const = 0;
   // Compiles all loaded modules now instead of at the first launch.
   virtual void CompileTexts() = 0;
   virtual int64_t used_bytes() const = 0;  // of the device

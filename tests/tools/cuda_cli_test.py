@@ -50,8 +50,7 @@ class CudaTest(unittest.TestCase):
                          list(range(1, STEPS + 1)))
         # 2 single steps, which are part of the warm-up, and 2 graphs of 3.
         self.assertEqual(self.bench("--cuda-graph-steps", "3"), losses)
-        self.assertEqual(self.bench("--cuda-graph-steps", "8",
-                                    "--cuda-dependent-launch", "on"), losses)
+        self.assertEqual(self.bench("--cuda-graph-steps", "8"), losses)
 
     def test_each_step_of_a_graph_has_its_own_augmentation(self):
         samples = self.folder / "samples"

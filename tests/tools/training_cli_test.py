@@ -51,8 +51,6 @@ class TrainingTest(unittest.TestCase):
                 ("--cuda-graph-steps 8 and --optimizer-batch-size 8: expected "
                  "one of them", ["--cuda-graph-steps", "8", "--backend", "cuda",
                                  "--optimizer-batch-size", "8"]),
-                ("--cuda-dependent-launch on: expected backend cuda, got cpu",
-                 ["--cuda-dependent-launch", "on"]),
                 ("--cuda-graph-steps: expected a whole number from 1 to 64, "
                  "got 0", ["--cuda-graph-steps", "0"]),
                 ("--lr-cycle-epochs: expected --lr-schedule linear, cosine or "

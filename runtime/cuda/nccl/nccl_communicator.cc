@@ -205,16 +205,15 @@ class NcclCommunicator : public runtime::Communicator {
    public:
     Graph(NcclCommunicator& communicator, std::unique_ptr<Executable> graph,
           std::vector<int64_t> bytes)
-        : CudaExecutable(Kind::kOther, "step", 0),
+        : CudaExecutable("step", 0),
           communicator_(communicator),
           graph_(std::move(graph)),
           bytes_(std::move(bytes)) {}
-    void Enqueue(const Driver& driver, CUstream stream, void* const* args,
-                 bool after_kernel) const override {
+    void Enqueue(const Driver& driver, CUstream stream,
+                 void* const* args) const override {
       const auto hold = communicator_.connection_.Hold();
       communicator_.ExpectGraph(bytes_, stream);
-      static_cast<const CudaExecutable&>(*graph_).Enqueue(driver, stream, args,
-                                                          after_kernel);
+      static_cast<const CudaExecutable&>(*graph_).Enqueue(driver, stream, args);
     }
 
    private:

@@ -64,8 +64,7 @@ const OrderedReduce::Sum& OrderedReduce::Find(const Collective& collective) {
         collective.dtype, ranks, sum.stride, part, compiler_->target());
     Verify(sum.compiled.kernel);
     sum.compiled.binary = compiler_->CompileKernel(sum.compiled.kernel);
-    sum.kernel = LoadKernelModule(context_, sum.compiled,
-                                  /*dependent_launch=*/false);
+    sum.kernel = LoadKernelModule(context_, sum.compiled);
   } catch (...) {
     sums_.erase(it);
     throw;
@@ -81,8 +80,7 @@ CUdeviceptr OrderedReduce::SumOfPart(const Collective& collective,
                                              ir::DTypeSize(collective.dtype);
   const std::array<void*, 2> args{reinterpret_cast<void*>(sum.parts),
                                   reinterpret_cast<void*>(result)};
-  sum.kernel->Enqueue(context_.Enter(), stream, args.data(),
-                      /*after_kernel=*/false);
+  sum.kernel->Enqueue(context_.Enter(), stream, args.data());
   return result;
 }
 

@@ -109,9 +109,6 @@ def describe(fusor, backend):
             has["backend"] = "no GPU"
     elif not on_gpu:
         has["gpu"] = "no GPU asked for"
-    capability = float((gpu or {}).get("compute_cap") or 0)
-    has["dependent launch"] = (capability >= 9 or
-                               "dependent launches need sm_90")
     has["sanitizer"] = (shutil.which("compute-sanitizer") is not None or
                         "no compute-sanitizer")
     return {"date": datetime.datetime.now().isoformat(timespec="seconds"),

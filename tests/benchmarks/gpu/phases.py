@@ -321,9 +321,6 @@ class Plan:
             Unit(f"{same}/without CUDA graph", same, 10,
                  lambda job: twice(job, ["--cuda-graph", "off"]),
                  ("backend", "gpu")),
-            Unit(f"{same}/dependent launch", same, 10,
-                 lambda job: twice(job, ["--cuda-dependent-launch", "on"]),
-                 ("backend", "gpu", "dependent launch")),
             Unit(f"{same}/program file", same, 15, program_file, ("backend",)),
             Unit(f"{same}/fusion on and off", same, 20, eager, ("backend",))]
 
@@ -479,10 +476,7 @@ class Plan:
             rows = [self.bench("fusor fusion=off", top, dtype,
                                ["--fusion", "off"]),
                     self.bench("fusor without CUDA graph", top, dtype,
-                               ["--cuda-graph", "off"], ["gpu"]),
-                    self.bench("fusor dependent launch", top, dtype,
-                               ["--cuda-dependent-launch", "on"],
-                               ["gpu", "dependent launch"])]
+                               ["--cuda-graph", "off"], ["gpu"])]
             rows += [self.bench(f"fusor {name}", top, dtype, flags, needs)
                      for name, flags, needs in self.extra_variants(dtype)]
             return [self.speed_unit(s.arch, top, dtype, 0, row) for row in rows]

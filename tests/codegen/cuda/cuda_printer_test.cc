@@ -66,7 +66,6 @@ extern "C" __global__ void __launch_bounds__(32) fusor_p0(const F16::Memory* b0,
   const int a1 = task % 2 * 64 + x * 8;
   task /= 2;
   const int a0 = y;
-  WaitForEarlierGrids();
   #pragma unroll
   for (int l = 0; l < 8; ++l) {
     r0[l] = 0x0p+0f;

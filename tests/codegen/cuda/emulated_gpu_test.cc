@@ -18,8 +18,7 @@ using ::testing::HasSubstr;
 
 // Runs `body` in two blocks of 64 threads on float in[256] and out[256]. Only
 // `in` is initialised.
-std::string Emulate(const std::string& body,
-                    const std::string& wait = "WaitForEarlierGrids();\n") {
+std::string Emulate(const std::string& body) {
   codegen::Kernel empty;
   empty.name = "empty";
   empty.phases.emplace_back();
@@ -30,7 +29,7 @@ std::string Emulate(const std::string& body,
       "  __shared__ __align__(16) float shared[64];\n"
       "  FUSOR_ON_SHARED(shared, 256);\n"
       "  const int t = threadIdx.x, b = blockIdx.x;\n" +
-      wait + body + "}\n";
+      body + "}\n";
   constexpr int64_t kBytes = 256 * sizeof(float);
   alignas(64) std::array<float, 1024> memory{};
   const EmulatedBuffer buffers[] = {{memory.data() + 64, kBytes, false, true},
@@ -130,52 +129,6 @@ TEST(EmulatedGpu, BankConflicts) {
   EXPECT_EQ(store("t % 32 * 2 + t / 32"), "");
   EXPECT_THAT(store("t % 32 * 8 + t / 32"),
               HasSubstr("writes shared memory with a bank conflict of 4 ways"));
-}
-
-// A dependent launch may start before the launches that it depends on have
-// ended.
-TEST(EmulatedGpu, ThreadsThatDoNotWaitForEarlierLaunches) {
-  const std::string store = "Put(out + b * 64 + t, 1.0f);\n";
-  const std::string wait = "WaitForEarlierGrids();\n";
-  EXPECT_EQ(Emulate("PutShared(shared + t, 1.0f);\n" + wait + store, ""), "");
-  EXPECT_THAT(Emulate(store + wait, ""),
-              HasSubstr("writes 4 bytes before it has waited"));
-  EXPECT_THAT(Emulate("Get(in + t);\n" + wait + store, ""),
-              HasSubstr("reads 4 bytes before it has waited"));
-  EXPECT_THAT(Emulate("if (t < 60) " + wait + "__syncthreads();", ""),
-              HasSubstr("ends without having waited"));
-  EXPECT_THAT(Emulate("if (t < 60) " + wait, ""),
-              HasSubstr("ends without having waited"));
-}
-
-// The checks of a step also find a kernel that does not wait.
-TEST(EmulatedGpu, KernelsWaitBeforeTheyAccessMemory) {
-  codegen::Kernel k;
-  k.name = "copy";
-  k.lanes = k.width = 4;
-  k.buffers = {{"x", DType::kF32, 4}, {"y", DType::kF32, 4, true}};
-  k.axes = {{"i", 4, true}};
-  k.registers = {{DType::kF32, true}};
-  const codegen::Index all{0, {{0, 1}}};
-  k.phases.push_back({{0}, {Load(0, 0, all), Store(1, all, 0)}});
-  Verify(k);
-  alignas(64) std::array<float, 4> x{};
-  alignas(64) std::array<float, 4> y{};
-  const EmulatedBuffer buffers[] = {{x.data(), sizeof(x), false, true},
-                                    {y.data(), sizeof(y), true, false}};
-  std::string text = PrintCuda(k);
-  for (const EmulatedChecks checks :
-       {EmulatedChecks::kEveryByte, EmulatedChecks::kBounds}) {
-    const auto run = [&](const std::string& printed) {
-      return EmulatedModule(std::span(&printed, 1))
-          .Run(0, CudaLaunches(k), buffers, /*seed=*/1, checks);
-    };
-    EXPECT_EQ(run(text), "");
-    const std::string wait = "\n  WaitForEarlierGrids();";
-    std::string without = text;
-    without.replace(without.find(wait), wait.size(), "");
-    EXPECT_THAT(run(without), HasSubstr("reads 16 bytes before it has waited"));
-  }
 }
 
 TEST(EmulatedGpu, SaysWhatTheCompilerSays) {

@@ -93,30 +93,6 @@ TEST(NvrtcTest, ShowsTextPtxAndResources) {
                             "stack\n"));
 }
 
-// Only Hopper and later GPUs have dependent launches. The last phase does not
-// let the next launch start early, which may be a library's.
-TEST(NvrtcTest, PhasesWaitAndLetTheNextOneStart) {
-  Kernel two_phases = RowMaxima();
-  two_phases.phases.push_back(two_phases.phases[0]);
-  const auto ptx = [&](const char* target) {
-    return Compiler(target)->KernelArtifacts(two_phases)[1].text;
-  };
-  const auto count = [](const std::string& text, const std::string& word) {
-    int found = 0;
-    for (size_t at = text.find(word); at != std::string::npos;
-         at = text.find(word, at + 1)) {
-      ++found;
-    }
-    return found;
-  };
-  for (const char* target : {"nvidia-h200", "nvidia-b200"}) {
-    EXPECT_EQ(count(ptx(target), "griddepcontrol.wait;"), 2) << target;
-    EXPECT_EQ(count(ptx(target), "griddepcontrol.launch_dependents;"), 1)
-        << target;
-  }
-  EXPECT_EQ(count(ptx("nvidia-a100"), "griddepcontrol"), 0);
-}
-
 TEST(NvrtcTest, ShowsSassWhereThereIsADisassembler) {
   const auto artifacts = Compiler("nvidia-h200")->KernelArtifacts(RowMaxima());
   const std::vector<std::string> lines =

@@ -68,7 +68,6 @@ struct Setting {
   BuildGraph build = SmallVgg;
   bool train_alone = false;  // without accumulation and evaluation
   int64_t graph_steps = 1;
-  bool dependent_launch = false;
   codegen::WarningHandler warning{};
 };
 
@@ -77,7 +76,6 @@ class Training {
   Training(runtime::Backend& backend, const Setting& setting)
       : session_(backend, {.graph = setting.graph,
                            .graph_steps = setting.graph_steps,
-                           .dependent_launch = setting.dependent_launch,
                            .warning = setting.warning}),
         build_(setting.build) {
     options_.passes.precision.dtype = setting.dtype;
@@ -254,16 +252,14 @@ struct ThreeSteps {
   std::set<std::string> calls;
 };
 
-ThreeSteps TrainThreeSteps(const std::string& rejected, int times,
-                           bool dependent_launch = false) {
+ThreeSteps TrainThreeSteps(const std::string& rejected, int times) {
   ThreeSteps result;
   FakeCudaBackend backend;
   {
-    Training training(backend, {.train_alone = true,
-                                .dependent_launch = dependent_launch,
-                                .warning = [&](const std::string& text) {
-                                  result.warnings.push_back(text);
-                                }});
+    Training training(
+        backend, {.train_alone = true, .warning = [&](const std::string& text) {
+                    result.warnings.push_back(text);
+                  }});
     backend.driver().TakeCalls();
     backend.driver().Reject(rejected, times);
     for (uint64_t seed = 1; seed <= 3; ++seed) training.Step(0, seed);
@@ -279,19 +275,16 @@ ThreeSteps TrainThreeSteps(const std::string& rejected, int times,
 // A step runs with the same results if the driver or a library rejects its
 // capture: in relaxed mode after one rejection, without a graph after two.
 TEST(CudaDevice, AStepRunsWhateverItsCaptureIsRejected) {
-  const ThreeSteps reference =
-      TrainThreeSteps("", 0, /*dependent_launch=*/true);
+  const ThreeSteps reference = TrainThreeSteps("", 0);
   EXPECT_THAT(reference.warnings, ::testing::IsEmpty());
   EXPECT_THAT(reference.calls, Contains("cuGraphLaunch"));
   // The calls that capture and prepare a graph.
   for (const char* call :
-       {"cuStreamBeginCapture", "cuLaunchKernel", "cuLaunchKernelEx",
-        "cuLaunchHostFunc", "cuStreamEndCapture", "cuGraphInstantiate",
-        "cuGraphUpload"}) {
+       {"cuStreamBeginCapture", "cuLaunchKernel", "cuLaunchHostFunc",
+        "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphUpload"}) {
     ASSERT_THAT(reference.calls, Contains(call));
     for (const int times : {1, 2}) {
-      const ThreeSteps result =
-          TrainThreeSteps(call, times, /*dependent_launch=*/true);
+      const ThreeSteps result = TrainThreeSteps(call, times);
       EXPECT_EQ(result.state, reference.state) << call;
       const bool relaxed = times == 1;
       EXPECT_EQ(result.calls.contains("cuGraphLaunch"), relaxed) << call;

@@ -466,7 +466,7 @@ void ChooseAutomatically(const BenchFlags& flags) {
 }
 
 void RunBench(const BenchFlags& flags) {
-  CheckLaunchFlags(flags.compile);
+  CheckGraphSteps(flags.compile);
   if (flags.automatic.on) {
     ChooseAutomatically(flags);
     return;
@@ -495,7 +495,7 @@ void AddBench(CLI::App& app, Run* run) {
   AddModelFlags(*command, flags->model);
   AddOptimizerFlags(*command, flags->optimizer);
   AddCompileFlags(*command, flags->compile);
-  AddLaunchFlags(*command, flags->compile);
+  AddGraphStepsFlag(*command, flags->compile);
   AddTuneFlag(*command, flags->compile);
   AddDumpFlags(*command, flags->compile.dump);
   command->option_defaults()->group("Run");

@@ -256,18 +256,13 @@ void AddGraphFlag(CLI::App& app, CompileFlags& f) {
       ->check(OneOf({"on", "off"}));
 }
 
-void AddLaunchFlags(CLI::App& app, CompileFlags& f) {
+void AddGraphStepsFlag(CLI::App& app, CompileFlags& f) {
   app.add_option("--cuda-graph-steps", f.graph_steps,
                  "Training steps per CUDA graph (useful if steps are short)")
       ->group("Run")
       ->capture_default_str()
       ->type_name("N")
       ->check(WholeNumber(1, 64));
-  app.add_option("--cuda-dependent-launch", f.dependent_launch,
-                 "Start kernels while previous ones end: on or off")
-      ->group("Run")
-      ->capture_default_str()
-      ->check(OneOf({"on", "off"}));
 }
 
 void AddCompileFlags(CLI::App& app, CompileFlags& f) {

@@ -47,7 +47,6 @@ struct CompileFlags {
   int threads = 0;
   std::string cuda_graph = "on";
   int64_t graph_steps = 1;
-  std::string dependent_launch = "off";
   std::string fusion = "on";
   std::string rounding = "fast";
   std::string winograd = "on";
@@ -69,9 +68,8 @@ struct CompileFlags {
 };
 // Declares only --cuda-graph.
 void AddGraphFlag(CLI::App& app, CompileFlags& flags);
-// Declares --cuda-graph-steps and --cuda-dependent-launch, for commands that
-// run many steps.
-void AddLaunchFlags(CLI::App& app, CompileFlags& flags);
+// Declares --cuda-graph-steps, for commands that run many steps.
+void AddGraphStepsFlag(CLI::App& app, CompileFlags& flags);
 // Excludes the dump flags; commands that open a dumper declare them.
 void AddCompileFlags(CLI::App& app, CompileFlags& flags);
 // Returns a given option as command-line words.

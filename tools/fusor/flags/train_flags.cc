@@ -25,14 +25,14 @@ constexpr std::array<std::string_view, 8> kOfAllRanks = {
     "Model",    "Compilation", "Training", "Loss scale",
     "Schedule", "Data",        "Run",      "Ranks"};
 // and these do not affect the numbers.
-constexpr std::array<std::string_view, 21> kNotDeciding = {
-    "--module",         "--overflow-limit",   "--workers",
-    "--prefetch",       "--synthetic",        "--kernel-cache",
-    "--verify",         "--verify-each",      "--bad-record",
-    "--print-freq",     "--training-only",    "--evaluate",
-    "--evaluate-every", "--run-epochs",       "--prof",
-    "--stop-at-top1",   "--choices",          "--tune",
-    "--cuda-graph",     "--cuda-graph-steps", "--cuda-dependent-launch"};
+constexpr std::array<std::string_view, 20> kNotDeciding = {
+    "--module",         "--overflow-limit",  "--workers",
+    "--prefetch",       "--synthetic",       "--kernel-cache",
+    "--verify",         "--verify-each",     "--bad-record",
+    "--print-freq",     "--training-only",   "--evaluate",
+    "--evaluate-every", "--run-epochs",      "--prof",
+    "--stop-at-top1",   "--choices",         "--tune",
+    "--cuda-graph",     "--cuda-graph-steps"};
 
 void AddLengthFlags(CLI::App& app, TrainFlags& f) {
   app.option_defaults()->group("Run");
@@ -99,7 +99,7 @@ void AddRunFlags(CLI::App& app, TrainFlags& f) {
   AddDataFlags(app, f.data);
   AddEvaluationFlags(app, f.data);
   AddScheduleFlags(app, f.optimizer);
-  AddLaunchFlags(app, f.compile);
+  AddGraphStepsFlag(app, f.compile);
   AddLengthFlags(app, f);
   AddCheckpointFlags(app, f.checkpoint);
   AddLogFlags(app, f.log);
@@ -159,7 +159,7 @@ runtime::TrainOptions MakeTrainOptions(const TrainFlags& flags,
   options.mix = MixOf(flags.model);
   options.micro_batches = MicroBatches(flags);
   options.graph_steps = flags.compile.graph_steps;
-  CheckLaunchFlags(flags.compile);
+  CheckGraphSteps(flags.compile);
   FUSOR_CHECK(options.graph_steps == 1 || options.micro_batches == 1, kUsage,
               "--cuda-graph-steps {} and --optimizer-batch-size {}: expected "
               "one of them",

@@ -275,11 +275,7 @@ runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
   return options;
 }
 
-void CheckLaunchFlags(const CompileFlags& flags) {
-  FUSOR_CHECK(flags.dependent_launch == "off" || flags.backend == "cuda",
-              kUsage,
-              "--cuda-dependent-launch on: expected backend cuda, got {}",
-              flags.backend);
+void CheckGraphSteps(const CompileFlags& flags) {
   if (flags.graph_steps == 1) return;
   FUSOR_CHECK(flags.backend == "cuda", kUsage,
               "--cuda-graph-steps {}: expected backend cuda, got {}",
@@ -294,12 +290,10 @@ std::unique_ptr<runtime::Session> OpenSession(
     const CompileFlags& flags, runtime::Communicator* communicator) {
   return std::make_unique<runtime::Session>(
       runtime::LoadBackend(flags.backend),
-      runtime::BackendOptions{
-          .threads = flags.threads,
-          .graph = flags.cuda_graph == "on",
-          .graph_steps = flags.graph_steps,
-          .dependent_launch = flags.dependent_launch == "on",
-          .warning = Warn},
+      runtime::BackendOptions{.threads = flags.threads,
+                              .graph = flags.cuda_graph == "on",
+                              .graph_steps = flags.graph_steps,
+                              .warning = Warn},
       communicator);
 }
 

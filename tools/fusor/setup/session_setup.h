@@ -47,9 +47,8 @@ runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
                                         int64_t steps_per_epoch,
                                         int64_t total_steps);
 
-// Throws kUsage if --cuda-graph-steps or --cuda-dependent-launch contradicts
-// other flags.
-void CheckLaunchFlags(const CompileFlags& flags);
+// Throws kUsage if --cuda-graph-steps contradicts other flags.
+void CheckGraphSteps(const CompileFlags& flags);
 
 // `communicator`: see Session.
 std::unique_ptr<runtime::Session> OpenSession(
