@@ -320,11 +320,11 @@ class Chooser {
       const json out = InChild([&]() -> json {
         if (step.compile.tune) StopAfter(left * kTuningShare);
         double rate = 0;
-        RunRanksHere(
-            place_.local_size, [&](const runtime::RankEnvironment& place) {
-              const double own = measure_(step, expected, place);
-              if (place.rank == 0) rate = own;
-            });
+        RunRanksHere(place_.local_size,
+                     [&](const runtime::RankEnvironment& place) {
+                       const double own = measure_(step, expected, place);
+                       if (place.rank == 0) rate = own;
+                     });
         return {{"rate", rate}};
       });
       // A stopped measurement has no rate.
