@@ -396,8 +396,8 @@ bool FusePool(ir::Graph& graph, PassContext& context);
 // contraction_prologues and contraction_epilogues.
 bool FuseContraction(ir::Graph& graph, PassContext& context);
 
-// Moves reshapes from between fusible ops to library calls and inputs, where
-// they are views; see move_reshapes.cc. Counts moved_reshapes.
+// On CPUs, moves reshapes from between fusible ops to library calls and inputs,
+// where they are views; see move_reshapes.cc. Counts moved_reshapes.
 bool MoveReshapes(ir::Graph& graph, PassContext& context);
 
 // Slices the operands of an elementwise op instead of its result, if that is

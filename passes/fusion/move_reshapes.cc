@@ -539,6 +539,8 @@ class ReshapeMover {
 }  // namespace
 
 bool MoveReshapes(Graph& graph, PassContext& context) {
+  // On a GPU, the blocks of kernels with more and shorter axes are smaller.
+  if (context.target().target().simt) return false;
   return ReshapeMover(graph, context).Run();
 }
 
