@@ -26,6 +26,9 @@ constexpr double kFirstRound = 1.3;
 constexpr double kLaterRounds = 1.1;
 constexpr size_t kRepeated = 6;  // at most so many choices
 constexpr int kRounds = 4;
+// Measurements that differ by no more than this do not tell which choice is
+// faster. The model decides.
+constexpr double kTie = 1.02;
 constexpr double kRepeatShare = 0.35;  // of the time
 
 class PointSearch {
@@ -63,6 +66,7 @@ class PointSearch {
     }
     for (int round = 0; round < kRounds && Repeat(round); ++round) {
     }
+    BreakTie();
     if (Speed(result_.best) <= kGain * Speed(0)) result_.best = 0;
     for (AutoTrial& trial : result_.trials) {
       if (trial.ran() && &trial != &result_.trials[0]) {
@@ -222,6 +226,17 @@ class PointSearch {
       if (Speed(i) > Speed(result_.best)) result_.best = i;
     }
     return true;
+  }
+
+  void BreakTie() {
+    const double least = Speed(result_.best) / kTie;
+    for (size_t i = 0; i < result_.trials.size(); ++i) {
+      const AutoTrial& trial = result_.trials[i];
+      if (trial.ran() && Speed(i) >= least &&
+          trial.modelled.images_per_s > Best().modelled.images_per_s) {
+        result_.best = i;
+      }
+    }
   }
 
   const std::vector<AutoDimension>& space_;

@@ -62,7 +62,8 @@ struct AutoQueries {
 // Measures a choice only if the model does not find it much slower than the
 // best so far, and only as long as time is left. If another batch size wins,
 // the other dimensions are searched again there. Uses up to a third of the time
-// to measure the fastest choices again, in turn. Ends early once `stop` returns
+// to measure the fastest choices again, in turn. Of choices that differ by no
+// more than 2 %, the model's fastest wins. Ends early once `stop` returns
 // true, perhaps without any trial. Throws kUsage with the reason if the default
 // cannot run.
 AutoResult SearchAuto(const std::vector<AutoDimension>& space,

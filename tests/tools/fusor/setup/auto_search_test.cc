@@ -113,6 +113,20 @@ TEST(AutoSearch, SearchesAgainAtTheNewBatchSize) {
   EXPECT_THAT(result.trials[result.best].point, ElementsAre(1, 0, 3));
 }
 
+TEST(AutoSearch, TheModelDecidesBetweenCloseMeasurements) {
+  const AutoResult result = SearchAuto(
+      kSpace, {[](const AutoPoint& p) {
+                 const double batches[] = {1.2, 1.1, 1, 0.8};
+                 return AutoSpeed{batches[p[2]]};
+               },
+               [](const AutoPoint& p) {
+                 const double batches[] = {1.19, 1.2, 1, 0.8};
+                 return AutoSpeed{batches[p[2]] * (p[0] + p[1] > 0 ? 0.7 : 1)};
+               },
+               [] { return 100.0; }, [] { return false; }});
+  EXPECT_THAT(result.trials[result.best].point, ElementsAre(0, 0, 0));
+}
+
 TEST(AutoSearch, DoesNotTryASlowChoiceAgainAtTheNewBatchSize) {
   Machine machine{{{1, 1.3}, {1, 0.75}, {0.7, 0.8, 1, 1.2}}};
   const AutoResult result = machine.Search();
