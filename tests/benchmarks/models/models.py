@@ -12,6 +12,7 @@ again. README.md in this folder says how to read the results.
 """
 
 import argparse
+import collections
 import datetime
 import json
 import os
@@ -192,6 +193,12 @@ def markdown(report, lines):
            f"{settings['iterations']} steps each after {settings['warmup']} of "
            f"warm-up; load at start {where['load_at_start'][0]:.1f}.", "",
            f"Command: `{report['command']}`", ""]
+    later = collections.defaultdict(list)
+    for row in report["rows"]:
+        if row.get("date", report["date"]) != report["date"]:
+            later[row["date"]].append(row["model"])
+    for date, names in later.items():
+        out += [f"Measured again on {date}: {', '.join(names)}.", ""]
     for dtype in dict.fromkeys(line["dtype"] for line in lines):
         mean = geometric_mean(lines, dtype)
         if mean:
@@ -274,15 +281,16 @@ def main():
               "settings": {key: getattr(args, key) for key in
                            ("batch", "pairs", "warmup", "iterations",
                             "threads", "torch")}, "rows": []}
+    today = report["date"]
     if stored.exists():
-        report["rows"] = json.loads(stored.read_text())["rows"]
+        report = json.loads(stored.read_text())
     done = {(row["model"], row["dtype"]) for row in report["rows"]}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     for args.dtype in args.dtypes:
         for model in args.models:
             if (model, args.dtype) in done:
                 continue
-            report["rows"].append(measure(args, model))
+            report["rows"].append({"date": today, **measure(args, model)})
             lines = [summarise(row, args.batch) for row in report["rows"]]
             stored.write_text(json.dumps(report, indent=1) + "\n")
             pathlib.Path(f"{args.out}.md").write_text(markdown(report, lines))

@@ -66,6 +66,18 @@ class ModelsTest(unittest.TestCase):
         log = (self.folder / "fusor.log").read_text().splitlines()
         self.assertEqual(len(log), 4)
 
+    def test_a_row_of_another_day_is_named(self):
+        programs = self.fake("fusor", FUSOR), self.fake("torch", TORCH)
+        self.run_models(*programs)
+        out = self.folder / "out.json"
+        report = json.loads(out.read_text())
+        day, report["date"] = report["date"], "2001-02-03"
+        report["rows"] = []
+        out.write_text(json.dumps(report))
+        _, table = self.run_models(*programs)
+        self.assertIn("\n2001-02-03; ", table)
+        self.assertIn(f"Measured again on {day}: resnet18.\n", table)
+
     def test_a_failing_peer_leaves_the_rest_of_the_line(self):
         done, table = self.run_models(self.fake("fusor", FUSOR),
                                       self.fake("torch", "no memory", code=1))
