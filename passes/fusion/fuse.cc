@@ -182,7 +182,7 @@ void MergeStoredCopies(Graph& graph, std::vector<Node*>& cluster) {
     if (alone) stored.push_back(node);
   }
   graph.EraseAll(dead);
-  // Those that only the erased nodes read.
+  // Erases nodes that only erased ones read.
   for (size_t i = kept.size(); i-- > 0 && !dead.empty();) {
     if (!IsFree(*kept[i]) || !graph.IsUnused(kept[i]->output())) continue;
     graph.Erase(kept[i]);
