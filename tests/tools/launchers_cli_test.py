@@ -19,10 +19,12 @@ RUN = ["--iterations", "5", "--lr", "0.01", "--training-only"]
 
 class LaunchersTest(RankCase):
     def mpirun(self, ranks, *args):
+        # mpirun may mix the bytes of characters that two ranks print at once.
         return subprocess.run(
             ["mpirun", "-n", str(ranks), FUSOR, "train", self.data, *SIZE, *RUN,
              *map(str, args)],
-            capture_output=True, text=True, timeout=300, check=False,
+            capture_output=True, text=True, errors="replace", timeout=300,
+            check=False,
             env=MPIRUN | {"FUSOR_CACHE_DIR": str(self.root / "cache")})
 
     def test_ranks_of_mpirun_are_those_of_fusor_launch(self):
