@@ -193,13 +193,11 @@ double TermScale(const ir::Node& node, std::span<const Tensor* const> inputs,
   }
   if (node.kind() == OpKind::kBatchNormTrain) {
     if (index == 0) return NormScale(node, inputs, results);
-    double scale = Largest(output);
+    const double x = Largest(*inputs[index <= 2 ? 0 : 3]);
+    // The terms of a mean may cancel.
+    if (index % 2 == 1) return std::max(8 * Largest(output), x);
     // Rounding of the mean affects a variance's deviations.
-    if (index == 2 || index == 4) {
-      const double x = Largest(*inputs[index == 2 ? 0 : 3]);
-      scale = std::max(scale, SumEpsilon(output.type.dtype) * x * x);
-    }
-    return 8 * scale;
+    return 8 * std::max(Largest(output), SumEpsilon(output.type.dtype) * x * x);
   }
   if (AddsInItsDtype(node)) {
     return std::max(Largest(output), Largest(*inputs[0]));

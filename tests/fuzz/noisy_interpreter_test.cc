@@ -94,6 +94,28 @@ TEST(NoisyInterpreter, FiniteConvolutionsSpreadNothing) {
   EXPECT_NE(Mismatch(expected, 0, convolved), std::nullopt);
 }
 
+// The elements of one channel cancel, so that their mean has the error of their
+// partial sums.
+TEST(NoisyInterpreter, TermsOfAMeanMayCancel) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+  %x = data : f32[4,1,1,1]
+  %gamma = data : f32[1]
+  %beta = data : f32[1]
+  %y, %mean, %variance = batch_norm_train(%x, %gamma, %beta) {epsilon=0.01} : f32[4,1,1,1], f32[1], f32[1]
+  return %mean as "mean"
+})");
+  const std::vector<ir::Tensor> inputs = {
+      {graph->input(0)->type(), {1.5, -1.5, 1.0 / 512, 0}},
+      {graph->input(1)->type(), {1}},
+      {graph->input(2)->type(), {0}}};
+  const NoisyOutputs outputs = InterpretNoisy(*graph, inputs, {});
+  ir::Tensor mean = outputs.typed[0];
+  mean.data[0] += 1e-7;
+  EXPECT_EQ(Mismatch(outputs, 0, mean), std::nullopt);
+  mean.data[0] += 1e-3;
+  EXPECT_NE(Mismatch(outputs, 0, mean), std::nullopt);
+}
+
 // A fused kernel keeps x - y unrounded, so that adding y gives x again. Rounded
 // to the steps of large numbers, it cannot.
 TEST(NoisyInterpreter, FusedKernelsMayKeepValuesUnrounded) {
