@@ -60,6 +60,21 @@ assert run.data["ranks"] == 2
 assert len(run.state_dict()) > 60
 """
 
+# Each rank trains on its part of a batch of 8.
+PART_OF_A_BATCH = """
+import sys, numpy, fusor
+from training_test import classifier, train_on_batches
+step = fusor.compile(classifier(4), threads=1, ranks=True,
+                     optimizer=fusor.SGD(lr=0.05, momentum=0.9))
+part = slice(4 * step.rank, 4 * step.rank + 4)
+losses = train_on_batches(step, part)
+numpy.savez(f"{sys.argv[1]}/{step.rank}.npz", losses=losses,
+            **step.state_dict())
+"""
+# Permits root in a container, and more ranks than the machine has cores.
+MPIRUN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+          "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+
 
 def classifier(batch=4):
     """Returns a graph that takes images of 16 pixels and labels."""
@@ -71,6 +86,17 @@ def classifier(batch=4):
     losses = b.cross_entropy(b.linear(x, w), labels)
     b.output(b.reduce_mean(losses, [0]), "loss")
     return b
+
+
+def train_on_batches(step, part):
+    """Trains on a part of four batches of 8 images. Returns the losses."""
+    random = numpy.random.default_rng(0)
+    losses = []
+    for _ in range(4):
+        images = random.integers(0, 256, (8, 16, 16, 3), numpy.uint8)
+        labels = random.integers(0, 5, 8)
+        losses.append(step(images[part], labels[part]))
+    return losses
 
 
 class TrainingCase(ErrorCase):
@@ -265,10 +291,25 @@ class ProgramFileTest(TrainingCase):
 
 
 class RanksTest(TrainingCase):
-    def launch(self, script, argument):
-        """Runs two ranks as torchrun does. Returns the output of rank 0."""
+    def write(self, script):
         file = self.folder / "script.py"
         file.write_text(script)
+        return file
+
+    def mpirun(self, script, argument):
+        """Runs two ranks by Open MPI's mpirun, which tools/setup.sh installs.
+        Returns the output of both."""
+        done = subprocess.run(
+            ["mpirun", "-n", "2", sys.executable, "-B", self.write(script),
+             argument],
+            capture_output=True, text=True, errors="replace", timeout=300,
+            check=False, env={**os.environ, **MPIRUN})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def torchrun(self, script, argument):
+        """Runs two ranks as torchrun does. Returns the output of rank 0."""
+        file = self.write(script)
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             port = listener.getsockname()[1]
@@ -287,16 +328,36 @@ class RanksTest(TrainingCase):
         return ended[0][0]
 
     def test_a_step_of_two_ranks(self):
-        self.launch(TWO_RANKS, self.folder)
-        first, second = (
-            json.loads((self.folder / f"{rank}.json").read_text())
-            for rank in range(2))
-        self.assertEqual(first, second)
+        for launch in (self.torchrun, self.mpirun):
+            with self.subTest(launch.__name__):
+                launch(TWO_RANKS, self.folder)
+                first, second = (
+                    json.loads((self.folder / f"{rank}.json").read_text())
+                    for rank in range(2))
+                self.assertEqual(first, second)
+
+    def test_two_ranks_train_as_one_on_the_whole_batch(self):
+        step = fusor.compile(classifier(8), threads=1,
+                             optimizer=fusor.SGD(lr=0.05, momentum=0.9))
+        losses = train_on_batches(step, slice(8))
+        for launch in (self.torchrun, self.mpirun):
+            with self.subTest(launch.__name__):
+                launch(PART_OF_A_BATCH, self.folder)
+                first, second = (numpy.load(self.folder / f"{rank}.npz")
+                                 for rank in range(2))
+                for name in first:
+                    numpy.testing.assert_array_equal(first[name], second[name])
+                numpy.testing.assert_allclose(first["losses"], losses, 1e-5)
+                numpy.testing.assert_allclose(
+                    first["w"], step.state_dict()["w"], 1e-5, 1e-7)
 
     def test_a_training_of_two_ranks(self):
-        out = self.launch(TRAIN_ON_RANKS, self.images)
-        self.assertIn("ranks     2 by torchrun", out)
-        self.assertIn("parameters are identical on all 2", out)
+        for launch, name in ((self.torchrun, "torchrun"),
+                             (self.mpirun, "Open MPI")):
+            with self.subTest(name):
+                out = launch(TRAIN_ON_RANKS, self.images)
+                self.assertIn(f"ranks     2 by {name}", out)
+                self.assertIn("parameters are identical on all 2", out)
 
 
 class CommandTest(TrainingCase):
