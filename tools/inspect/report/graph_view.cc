@@ -175,13 +175,23 @@ namespace {
 constexpr size_t kManyOps = 4;
 constexpr size_t kMaxNames = 3;
 
-// Returns the last parts of the locations of a fusion's costly ops, in order;
-// "" if they are too many, or too few ops.
+// Returns the last part of a location, with the one before a number:
+// "downsample.1".
+std::string LayerName(const std::string& path) {
+  size_t dot = path.rfind('.');
+  if (dot == std::string::npos) return path;
+  const bool number = std::all_of(path.begin() + dot + 1, path.end(),
+                                  [](char c) { return c >= '0' && c <= '9'; });
+  if (number && dot > 0) dot = path.rfind('.', dot - 1);
+  return path.substr(dot + 1);
+}
+
+// Returns the names of the layers of a fusion's costly ops, in order; "" if
+// they are too many, or too few ops.
 std::string LayerNames(const Node& fusion) {
   std::vector<std::string> names;
   for (const auto& node : fusion.body()->nodes()) {
-    const std::string& path = node->location().path;
-    const std::string name = path.substr(path.rfind('.') + 1);
+    const std::string name = LayerName(node->location().path);
     if (!IsCostly(*node) || name.empty()) continue;
     if (std::find(names.begin(), names.end(), name) == names.end()) {
       names.push_back(name);

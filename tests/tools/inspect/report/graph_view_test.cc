@@ -83,11 +83,20 @@ TEST(GraphView, NamesOtherLargeFusionsByTheirLayersAndSmallOnesByTheirOps) {
       %b = neg(%a) : f32[2,4] @"head.act"
       return %b
     }
-    return %f as "y", %g as "z"
+    %h = fusion(%x) : f32[2,4] {
+      %p = data : f32[2,4]
+      %a = abs(%p) : f32[2,4] @"layer1.0.downsample.1"
+      %b = sqrt(%a) : f32[2,4] @"layer1.0.downsample.1"
+      %c = mul(%b, %p) : f32[2,4] @"layer1.0.downsample.1"
+      %d = add(%c, %p) : f32[2,4] @"3"
+      return %d
+    }
+    return %f as "y", %g as "z", %h as "w"
   })");
   const nlohmann::json view = GraphView(*graph, {});
   EXPECT_EQ(view["nodes"][0]["label"], "ln_1, mlp");
   EXPECT_EQ(view["nodes"][1]["label"], "abs, neg");
+  EXPECT_EQ(view["nodes"][2]["label"], "downsample.1, 3");
 }
 
 TEST(GraphView, ABlockIsTheNameBeforeTheSecondDotIfNumbered) {
