@@ -85,10 +85,11 @@ std::string Render(const HtmlPage& page);
 // Replaces & < > by entities, for HTML and SVG text.
 std::string EscapeMarkup(std::string_view text);
 
-// Builds a Scalable Vector Graphics picture on a white background. Lengths are
-// pixels from the top left corner. `style` is a string of attributes as in the
-// file (`stroke="#1d2433"`). Browsers show tooltips under the pointer. Equal
-// calls give equal bytes.
+// Builds a Scalable Vector Graphics picture on a white background, or a dark
+// one if the browser prefers dark pages. Lengths are pixels from the top left
+// corner. The picture shrinks to the window's width. `style` is a string of
+// attributes as in the file (`stroke="#1d2433"`). Browsers show tooltips under
+// the pointer. Equal calls give equal bytes.
 class Svg {
  public:
   Svg(double width, double height);
@@ -103,6 +104,9 @@ class Svg {
   // `anchor`: "start", "middle" or "end", the part of the text placed at x.
   void Text(double x, double y, std::string_view anchor, std::string_view text,
             int size = 12);
+  // Centred text on a shape, whose colour is the same on dark pages.
+  void TextOnShape(double x, double y, std::string_view text,
+                   std::string_view fill);
 
   std::string Finish() const;
 

@@ -4,6 +4,27 @@
 
 namespace fusor::inspect {
 
+namespace {
+
+// Replaces the colours of text, lines and background, as page.css does. Texts
+// are outlined in the colour of the background, except those on a shape.
+constexpr const char* kStyle = R"(<style>
+text { paint-order: stroke; stroke: #fff; stroke-width: 3px; }
+text.on-shape { stroke: none; }
+@media (prefers-color-scheme: dark) {
+  svg { background: #171b24; }
+  text { stroke: #171b24; }
+  [fill="#fff"]:not(text) { fill: #171b24; }
+  [fill="#1d2433"]:not(.on-shape) { fill: #dfe4ee; }
+  [stroke="#fff"] { stroke: #171b24; }
+  [stroke="#e4e7ee"] { stroke: #2a3140; }
+  [stroke="#1d2433"] { stroke: #dfe4ee; }
+}
+</style>
+)";
+
+}  // namespace
+
 std::string EscapeMarkup(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -24,9 +45,10 @@ Svg::Svg(double width, double height)
     : out_(fmt::format(
           "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" "
           "height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-          "font-family=\"sans-serif\" font-size=\"12\">\n"
+          "style=\"max-width: 100%; height: auto\" "
+          "font-family=\"sans-serif\" font-size=\"12\">\n{2}"
           "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
-          width, height)) {}
+          width, height, kStyle)) {}
 
 void Svg::Line(double x1, double y1, double x2, double y2,
                std::string_view style) {
@@ -74,6 +96,14 @@ void Svg::Text(double x, double y, std::string_view anchor,
       "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" "
       "font-size=\"{}\" fill=\"#1d2433\">{}</text>\n",
       x, y, anchor, size, EscapeMarkup(text));
+}
+
+void Svg::TextOnShape(double x, double y, std::string_view text,
+                      std::string_view fill) {
+  out_ += fmt::format(
+      "<text class=\"on-shape\" x=\"{:.1f}\" y=\"{:.1f}\" "
+      "text-anchor=\"middle\" fill=\"{}\">{}</text>\n",
+      x, y, fill, EscapeMarkup(text));
 }
 
 std::string Svg::Finish() const { return out_ + "</svg>\n"; }

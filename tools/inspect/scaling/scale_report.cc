@@ -178,22 +178,22 @@ class TimelinePicture {
 
   void Computation() {
     const auto part = [&](const char* name, double from, double to,
-                          const char* colour) {
+                          const char* colour, const char* ink = "#fff") {
       if (to <= from) return;
       Bar(0, from, to, colour,
           fmt::format("{}: {:.2f} ms", name, (to - from) * kMs));
       if (X(to) - X(from) > 60) {
-        svg_.Text((X(from) + X(to)) / 2, kTop + 20, "middle", name);
+        svg_.TextOnShape((X(from) + X(to)) / 2, kTop + 20, name, ink);
       }
     };
-    part("forward", 0, report_.timeline.forward, "#8fb1ec");
+    part("forward", 0, report_.timeline.forward, "#8fb1ec", "#1d2433");
     part("backward", report_.timeline.forward, backward_, "#2f6bd8");
     const double not_overlapped = backward_ + prediction_.not_overlapped;
     part("not overlapped", backward_, not_overlapped, "#c74444");
     const double rest =
         prediction_.step - prediction_.waiting - prediction_.starved;
     part("update", not_overlapped, rest, "#4f9d69");
-    part("waiting", rest, prediction_.step, "#c9ced8");
+    part("waiting", rest, prediction_.step, "#c9ced8", "#1d2433");
   }
 
   void Communication() {

@@ -15,6 +15,7 @@ TEST(Svg, HoldsTheShapesAndEscapesTexts) {
   svg.Rect(1, 2, 3, 4, "fill=\"red\"");
   svg.Circle(5, 6, 7, "fill=\"blue\"", "a & b");
   svg.Text(1, 2, "end", "<script>");
+  svg.TextOnShape(3, 4, "a < b", "#fff");
   const std::string text = svg.Finish();
   EXPECT_TRUE(text.starts_with("<svg "));
   EXPECT_TRUE(text.ends_with("</svg>\n"));
@@ -24,6 +25,18 @@ TEST(Svg, HoldsTheShapesAndEscapesTexts) {
   EXPECT_THAT(text, HasSubstr("height=\"4.0\" fill=\"red\"/>"));
   EXPECT_THAT(text, HasSubstr("<title>a &amp; b</title></circle>"));
   EXPECT_THAT(text, HasSubstr("&lt;script&gt;"));
+  EXPECT_THAT(text, HasSubstr("fill=\"#fff\">a &lt; b</text>"));
+}
+
+// The style replaces the colours by name.
+TEST(Svg, HasColoursForDarkPagesAndNoFixedWidth) {
+  Svg svg(100, 50);
+  svg.Text(1, 2, "end", "ink");
+  const std::string text = svg.Finish();
+  EXPECT_THAT(text, HasSubstr("@media (prefers-color-scheme: dark)"));
+  EXPECT_THAT(text, HasSubstr("fill=\"#1d2433\">ink</text>"));
+  EXPECT_THAT(text, HasSubstr("[fill=\"#1d2433\"]:not(.on-shape)"));
+  EXPECT_THAT(text, HasSubstr("max-width: 100%"));
 }
 
 }  // namespace
