@@ -156,6 +156,11 @@ class CompareTest(CliTest):
         document = self.drawn(page)
         self.assertIn("second.b.Norm", document)
         self.assertGreater(document.count('class="chip'), 80)
+        # Times of all phases have one unit.
+        times = re.findall(r">(?:forward|backward|update): ([^<]+)<", document)
+        self.assertEqual(len(times), 3)
+        units = {unit for time in times for unit in time.split(" ")[1::3]}
+        self.assertEqual(len(units), 1, times)
         # Widths of boxes are proportional to time: the widest, and all of a
         # variant. Those below 3 pixels share the last box of their row.
         widths = {"off": 0, "on": 0}

@@ -1,9 +1,9 @@
 // Prints the document of an HTML page after its scripts ran, without a browser:
 //
-//     node draw_page.js PAGE.html
+//     node draw_page.js PAGE.html [TEXT ...]
 //
-// Elements keep their attributes, text and children. Nothing is laid out, and
-// no event happens.
+// Clicks on the elements that show these texts, in order. Elements keep their
+// attributes, text and children. Nothing is laid out.
 "use strict";
 
 const fs = require("fs");
@@ -22,7 +22,7 @@ class Element {
     this.style = {};
   }
   setAttribute(name, value) { this.attributes[name] = value; }
-  addEventListener() {}
+  addEventListener(name, handler) { this["on" + name] = handler; }
   append(...children) { this.children.push(...children); }
   insertBefore(child, next) {
     const at = this.children.indexOf(next);
@@ -59,4 +59,8 @@ vm.runInNewContext(
       window: {addEventListener() {}},
       console: console,
     });
+const find = (element, text) => element.children.includes(text) ? element :
+    element.children.filter((child) => child instanceof Element)
+        .map((child) => find(child, text)).find((found) => found);
+for (const text of process.argv.slice(3)) find(body, text).onclick();
 console.log(body.outerHTML);

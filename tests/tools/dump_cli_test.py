@@ -17,6 +17,7 @@ import tempfile
 import unittest
 
 FUSOR = pathlib.Path(sys.argv.pop(1))
+DRAW = pathlib.Path(__file__).resolve().parent / "draw_page.js"
 SMALL = ["-a", "resnet20-cifar", "-b", "4", "--num-classes", "10",
          "--kernel-cache", "off"]
 
@@ -176,12 +177,27 @@ class DumpTest(CliTest):
                      "*.fuse.after.html", "decisions.html"):
             text = next(folder.glob(f"m0000.*/{name}")).read_text()
             self.assertTrue("models/resnet.cc:" in text, name)
+        self.check_order_of_layers(next(folder.glob("m0000.*/decisions.html")))
         # Lines that a module names are kept.
         self.module.write_text(MODULE.replace('@"second"',
                                               '@"second" "my/net.cc:7"'))
         text = self.run_ok("opt", self.module, "--pass", "fuse")
         self.assertIn('@"second" "my/net.cc:7"', text)
         self.assertNotIn('@"first" "', text)
+
+    def check_order_of_layers(self, page):
+        """A click on the title of a column sorts the layers by it."""
+        def accepted(*clicks):
+            drawn = subprocess.run(["node", DRAW, page, *clicks], text=True,
+                                   capture_output=True, check=True).stdout
+            return [int(number) for number in re.findall(
+                r'<td class="name">[^<]+</td><td class="number">(\d+)</td>',
+                drawn)]
+
+        numbers = sorted(accepted())
+        self.assertGreater(len(set(numbers)), 3)
+        self.assertEqual(accepted("accepted"), numbers[::-1])
+        self.assertEqual(accepted("accepted", "accepted"), numbers)
 
     def test_mixed_precision_is_counted_by_location(self):
         folder = self.folder / "d"

@@ -28,60 +28,64 @@ function cellNumber(cell) {
   return parts === null ? undefined : parts[1] * (UNITS[parts[2]] || 1);
 }
 
-// Numbers descend first, since the largest are of interest.
-function sortedRows(rows, column, turns) {
-  if (column < 0) return rows;
+// The rows in the order that was clicked (drawHead). Numbers descend first,
+// since the largest are of interest.
+function sortedRows(rows, section, cells = (row) => row) {
+  if (section.column === undefined) return rows;
   const order = (a, b) => {
-    const x = cellNumber(a[column]);
-    const y = cellNumber(b[column]);
+    const x = cellNumber(cells(a)[section.column]);
+    const y = cellNumber(cells(b)[section.column]);
     if (x !== undefined && y !== undefined) return y - x;
     if (x !== undefined || y !== undefined) return x !== undefined ? -1 : 1;
-    return String(a[column]).localeCompare(String(b[column]));
+    return String(cells(a)[section.column]).localeCompare(
+        String(cells(b)[section.column]));
   };
-  return [...rows].sort((a, b) => turns % 2 === 1 ? order(a, b) : order(b, a));
+  return [...rows].sort(
+      (a, b) => section.turns % 2 === 1 ? order(a, b) : order(b, a));
 }
 
-// A click on a title sorts by its column, a second one the other way round.
+// A row of titles. A click on one sorts by its column, a second click the other
+// way round: calls `fill` with the column and the number of clicks. They are
+// kept in the section, since the page is drawn again if its width changes.
+function drawHead(section, kind, fill) {
+  return element("tr", {}, section.head.map((title, c) => element("th", {
+    class: kind(c) + " sorts", title: "sort",
+    onclick: () => {
+      section.turns = c === section.column ? section.turns + 1 : 1;
+      section.column = c;
+      fill();
+    },
+  }, title)));
+}
+
 function drawTable(section) {
   const numeric = section.head.map((_, column) => section.rows.length > 0 &&
       section.rows.every((row) => row[column] === "" ||
                                   cellNumber(row[column]) !== undefined));
   const kind = (column) => numeric[column] ? "number" : "text";
   const body = element("tbody");
-  let column = -1;
-  let turns = 0;  // clicks on the title of the column
-  let words = "";
-  let shown = section.shown;
   const more = element("button", {onclick: () => {
-    shown = section.rows.length;
+    section.shown = section.rows.length;
     fill();
   }}, "show all " + section.rows.length + " rows");
   const fill = () => {
     const found = section.rows.filter(
-        (row) => row.join("\n").toLowerCase().includes(words));
+        (row) => row.join("\n").toLowerCase().includes(section.words || ""));
     body.replaceChildren(
-        ...sortedRows(found, column, turns).slice(0, shown).map(
+        ...sortedRows(found, section).slice(0, section.shown).map(
             (row) => element("tr", {}, row.map((cell, c) => element(
                 "td", {class: kind(c)}, String(cell))))));
-    more.style.display = found.length > shown ? "" : "none";
+    more.style.display = found.length > section.shown ? "" : "none";
   };
   fill();
-  const table = element("table", {},
-      element("thead", {}, element("tr", {}, section.head.map(
-          (title, c) => element("th", {
-            class: kind(c) + " sorts", title: "sort",
-            onclick: () => {
-              turns = c === column ? turns + 1 : 1;
-              column = c;
-              fill();
-            },
-          }, title)))),
-      body);
+  const table = element("div", {class: "wide"}, element("table", {},
+      element("thead", {}, drawHead(section, kind, fill)), body));
   if (section.rows.length <= 12) return element("div", {}, table, more);
   const filter = element("input", {
     type: "search", placeholder: "filter " + section.rows.length + " rows",
+    value: section.words || "",
     oninput: (event) => {
-      words = event.target.value.toLowerCase();
+      section.words = event.target.value.toLowerCase();
       fill();
     },
   });
@@ -106,25 +110,32 @@ function drawGroups(section) {
       1e-12, ...section.groups.map((group) => sum(group.bar)));
   const toggle = (row, group) => {
     if (row.classList.toggle("open")) {
+      openRows.add(String(group.cells[0]));
       row.after(element("tr", {}, element(
           "td", {colspan: group.cells.length + 1},
           drawSections(group.sections, "h3"))));
     } else {
+      openRows.delete(String(group.cells[0]));
       row.nextSibling.remove();
     }
   };
   const body = element("tbody");
-  for (const group of section.groups) {
-    const row = element("tr", {}, group.cells.map((cell, c) => element(
-        "td", c > 0 ? {class: "number"} :
-                      {class: "name", onclick: () => toggle(row, group)},
-        String(cell))), element("td", {class: "bar"},
-                                drawBar(section, group.bar, total)));
-    body.append(row);
-    if (openRows.has(String(group.cells[0]))) toggle(row, group);
-  }
-  const head = element("tr", {}, section.head.map((title, c) => element(
-      "th", {class: c > 0 ? "number" : "text"}, title)), element("th"));
+  const fill = () => {
+    body.replaceChildren();
+    for (const group of sortedRows(section.groups, section,
+                                   ({cells}) => cells)) {
+      const row = element("tr", {}, group.cells.map((cell, c) => element(
+          "td", c > 0 ? {class: "number"} :
+                        {class: "name", onclick: () => toggle(row, group)},
+          String(cell))), element("td", {class: "bar"},
+                                  drawBar(section, group.bar, total)));
+      body.append(row);
+      if (openRows.has(String(group.cells[0]))) toggle(row, group);
+    }
+  };
+  fill();
+  const head = drawHead(section, (c) => c > 0 ? "number" : "text", fill);
+  head.append(element("th"));
   return element("div", {},
       section.series.length < 2 ? null : legend(section.series.map(
           (name, s) => [name, SERIES[(s + 1) % SERIES.length]])),

@@ -123,7 +123,7 @@ class GraphMap {
         element("th", {style: "width:" + NAME + "px"}, "part of the model"),
         this.columns.map((column, c) => element(
             "th", {style: "width:" + Math.round(this.widths[c]) + "px"},
-            column + this.totals(column))));
+            column + this.totals(c))));
     const body = element("tbody", {}, head);
     for (const row of this.rows) {
       const line = this.drawRow(row);
@@ -143,19 +143,20 @@ class GraphMap {
                    element("table", {class: "map"}, body));
   }
 
-  // Time that each variant spends in a phase.
+  // Time that each variant spends in a phase. All phases share a unit.
   totals(column) {
     if (!this.timed) return "";
-    const sums = this.variants.map((_, v) => {
+    const sums = this.columns.map((name) => this.variants.map((_, v) => {
       let sum = 0;
       for (const row of this.rows) {
-        const nodes = this.cells.get(this.key(v, row, column)) || [];
+        const nodes = this.cells.get(this.key(v, row, name)) || [];
         for (const node of nodes) sum += this.weight(node);
       }
       return sum;
-    });
-    return ": " + sums.map((sum) => showMicroseconds(
-        sum, Math.max(...sums))).join(" \u2192 ");
+    }));
+    const most = Math.max(...sums.flat());
+    return ": " + sums[column].map(
+        (sum) => showMicroseconds(sum, most)).join(" \u2192 ");
   }
 
   drawRow(row) {
