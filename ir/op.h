@@ -46,6 +46,9 @@ enum class LayoutRule : uint8_t {
   kChosen,    // the target's candidates decide
   kMapped,    // dims are renamed or dropped: broadcast, reduce, transpose
   kRowMajor,  // row-major operands and results
+  // Row-major, or in another order of the dimensions that the target supports:
+  // then a transpose is a view (fold_transposes).
+  kOrdered,
 };
 
 // One attribute of an op.
@@ -129,5 +132,10 @@ std::vector<TensorType> InferResults(const OpDef& op,
 // Returns the scalar op of an elementwise node, or the combiner of a reduce.
 // REQUIRES: the node is one of these.
 ScalarOp NodeScalar(const Node& node);
+
+// Returns whether the node only reinterprets its operand's bytes as another
+// type, so that it needs neither a step nor a buffer. Examples are a reshape of
+// a row-major tensor, and a copy or a transpose that keeps the physical order.
+bool IsView(const Node& node);
 
 }  // namespace fusor::ir

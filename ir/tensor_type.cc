@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <numeric>
+#include <utility>
 
 #include "ir/support/error.h"
 #include "ir/support/str.h"
@@ -26,6 +27,26 @@ void CheckTiles(const TensorType& type) {
                 tile.dim);
     rest[tile.dim] /= tile.size;
   }
+}
+
+// Returns the loops of the physical order in canonical form: without loops of
+// extent 1, and with adjacent loops merged that traverse one dimension
+// contiguously. Equal physical orders have equal loops.
+std::vector<PhysicalAxis> NormalAxes(const TensorType& type) {
+  std::vector<PhysicalAxis> axes;
+  for (const PhysicalAxis& axis : PhysicalAxes(type)) {
+    if (axis.extent == 1) continue;
+    if (!axes.empty()) {
+      PhysicalAxis& outer = axes.back();
+      if (outer.dim == axis.dim && outer.step == axis.step * axis.extent &&
+          outer.stride == axis.stride * axis.extent) {
+        outer = {axis.dim, axis.step, outer.extent * axis.extent, axis.stride};
+        continue;
+      }
+    }
+    axes.push_back(axis);
+  }
+  return axes;
 }
 
 }  // namespace
@@ -170,6 +191,26 @@ std::vector<PhysicalAxis> PhysicalAxes(const TensorType& type) {
   }
   std::reverse(axes.begin(), axes.end());
   return axes;
+}
+
+bool SamePhysicalOrder(const TensorType& a, const TensorType& b) {
+  return NormalAxes(a) == NormalAxes(b);
+}
+
+Layout TransposedLayout(const Layout& layout,
+                        std::span<const int64_t> permutation) {
+  std::vector<int> result_dim(permutation.size());
+  for (size_t d = 0; d < permutation.size(); ++d) {
+    result_dim[permutation[d]] = static_cast<int>(d);
+  }
+  Layout result{.order = layout.order, .tiles = layout.tiles};
+  if (result.order.empty()) {
+    result.order.resize(permutation.size());
+    std::iota(result.order.begin(), result.order.end(), 0);
+  }
+  for (int& dim : result.order) dim = result_dim[dim];
+  for (Layout::Tile& tile : result.tiles) tile.dim = result_dim[tile.dim];
+  return Canonical(std::move(result));
 }
 
 std::vector<int64_t> PhysicalOffsets(const TensorType& type) {

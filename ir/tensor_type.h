@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -80,12 +81,21 @@ struct PhysicalAxis {
   int64_t step;
   int64_t extent;
   int64_t stride;  // in elements
+  bool operator==(const PhysicalAxis&) const = default;
 };
 
 // Returns the loops that visit the tensor in memory order, slowest first.
 // Offset of a logical index i = sum over axes of (i[dim] / step % extent) *
 // stride.
 std::vector<PhysicalAxis> PhysicalAxes(const TensorType& type);
+
+// Returns whether equal logical indices have equal offsets in both.
+bool SamePhysicalOrder(const TensorType& a, const TensorType& b);
+
+// Returns the layout in which a transpose's result is stored like its operand,
+// which has `layout`. Result dimension i is operand dimension permutation[i].
+Layout TransposedLayout(const Layout& layout,
+                        std::span<const int64_t> permutation);
 
 // Returns the offset in elements of each logical row-major index, to convert
 // whole tensors between layouts: physical[offsets[i]] = logical[i].

@@ -112,6 +112,7 @@ class Verifier {
     Attempt([&] { CheckAttrs(node.op(), node.attrs()); });
     CheckResults(node);
     if (node.op().layout == LayoutRule::kRowMajor) CheckRowMajor(node);
+    if (node.op().layout == LayoutRule::kOrdered) CheckUntiled(node);
     if (node.op().layout == LayoutRule::kSame) CheckOneLayout(node);
     if (node.kind() == OpKind::kRandom) {
       Require(sites_.insert(node.attrs().Int("site")).second,
@@ -141,13 +142,27 @@ class Verifier {
   }
 
   void CheckRowMajor(const Node& node) const {
-    const auto check = [&](const Value* value) {
-      Require(value->type().layout.is_row_major(),
+    ForEachValue(node, [&](const TensorType& type) {
+      Require(type.layout.is_row_major(),
               "expected row-major operands and results, got {}",
-              ToString(value->type()));
-    };
-    for (const Value* value : node.inputs()) check(value);
-    for (size_t i = 0; i < node.num_outputs(); ++i) check(node.output(i));
+              ToString(type));
+    });
+  }
+
+  void CheckUntiled(const Node& node) const {
+    ForEachValue(node, [&](const TensorType& type) {
+      Require(type.layout.tiles.empty(),
+              "expected operands and results without tiles, got {}",
+              ToString(type));
+    });
+  }
+
+  template <typename Check>
+  static void ForEachValue(const Node& node, Check check) {
+    for (const Value* value : node.inputs()) check(value->type());
+    for (size_t i = 0; i < node.num_outputs(); ++i) {
+      check(node.output(i)->type());
+    }
   }
 
   void CheckOneLayout(const Node& node) const {

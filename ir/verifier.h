@@ -17,8 +17,9 @@ namespace fusor::ir {
 //   - All types are valid (CheckType) and layouts obey the op's LayoutRule.
 //     kSame: results have the inferred layouts, and operands of equal rank
 //     share one layout, except in variadic ops (all_reduce, fusion).
-//     kRowMajor: all operands and results are row-major. kChosen and kMapped:
-//     any valid layout, unless a `layout` attribute gives it.
+//     kRowMajor: all operands and results are row-major. kOrdered: none has
+//     tiles. kChosen and kMapped: any valid layout, unless a `layout` attribute
+//     gives it.
 //   - Value names are unique, and so are the names of named outputs.
 //   - An output that names an input as its alias has the input's type; no input
 //     is the alias of two outputs.

@@ -404,6 +404,10 @@ bool MoveReshapes(ir::Graph& graph, PassContext& context);
 // read only in slices; see hoist_slices.cc. Counts hoisted_slices.
 bool HoistSlices(ir::Graph& graph, PassContext& context);
 
+// Makes transposes views, where the library reads or writes matmuls in another
+// order of their dimensions; see fold_transposes.cc. Counts folded_transposes.
+bool FoldTransposes(ir::Graph& graph, PassContext& context);
+
 // Groups fusible nodes into `fusion` nodes; see fuse.cc for the algorithm. With
 // fusion off, only merges nodes that are free to recompute into their consumer.
 bool Fuse(ir::Graph& graph, PassContext& context);

@@ -71,6 +71,8 @@ constexpr PassEntry kPipeline[] = {
      "after library calls have their epilogues, before general fusion"},
     {"hoist_slices", HoistSlices, Stage::kOptimize, true,
      "after reshapes are out of the way, before general fusion"},
+    {"fold_transposes", FoldTransposes, Stage::kOptimize, true,
+     "after reshapes are beside library calls, before general fusion"},
     {"fuse", Fuse, Stage::kOptimize, false,
      "last pass on single ops; without fusion one kernel per op"},
     {"bucket_gradients", BucketGradients, Stage::kOptimize, false,

@@ -322,7 +322,7 @@ std::vector<LibraryCandidate> CopyCandidates(const Node& node) {
 }
 
 // oneDNN's own kernels; its reference loops are no candidates. Operands and
-// result are row-major.
+// result keep their layouts.
 std::vector<LibraryCandidate> MatmulCandidates(const Node& node,
                                                const ir::Target& target) {
   const TensorType& a = node.input(0)->type();
@@ -338,8 +338,8 @@ std::vector<LibraryCandidate> MatmulCandidates(const Node& node,
   c.name = c.algorithm = "matmul";
   c.implementation = pd->impl_info_str();
   if (c.implementation.find("ref") != std::string::npos) return {};
-  c.operands.resize(2);
-  c.results.resize(1);
+  c.operands = {a.layout, b.layout};
+  c.results = {y.layout};
   c.modelled_ns = static_cast<int64_t>(
       2.0 * static_cast<double>(ir::NodeMacs(node)) / target.peak_gflops_f32);
   return {c};

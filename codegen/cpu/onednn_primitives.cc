@@ -1,7 +1,11 @@
 #include "codegen/cpu/onednn_primitives.h"
 
+#include <array>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "codegen/cpu/onednn_layout.h"
 #include "ir/support/error.h"
@@ -237,28 +241,70 @@ std::optional<dnnl::pooling_backward::primitive_desc> PoolBackward(
   });
 }
 
+namespace {
+
+// Merges batch dimensions that all tensors store one within the other, then
+// adds dimensions of extent 1 up to rank 4. oneDNN's fast kernels support
+// reordered dimensions only in few forms of rank 4.
+void MergeBatches(std::span<dnnl::memory::desc> tensors) {
+  std::vector<dnnl::memory::dims> shapes, strides;
+  for (const dnnl::memory::desc& tensor : tensors) {
+    shapes.push_back(tensor.dims());
+    const int64_t* first = tensor.data.format_desc.blocking.strides;
+    strides.emplace_back(first, first + tensor.data.ndims);
+  }
+  for (size_t d = shapes[0].size() - 2; d-- > 1;) {
+    bool nested = true;
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      nested &= strides[t][d - 1] == strides[t][d] * shapes[t][d];
+    }
+    if (!nested) continue;
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      shapes[t][d - 1] *= shapes[t][d];
+      strides[t][d - 1] = strides[t][d];
+      shapes[t].erase(shapes[t].begin() + static_cast<int64_t>(d));
+      strides[t].erase(strides[t].begin() + static_cast<int64_t>(d));
+    }
+  }
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const int64_t elements = ir::NumElements(shapes[t]);
+    while (shapes[t].size() < 4) {
+      shapes[t].insert(shapes[t].begin(), 1);
+      strides[t].insert(strides[t].begin(), elements);
+    }
+    tensors[t] = {shapes[t], tensors[t].data_type(), strides[t]};
+  }
+}
+
+}  // namespace
+
 std::optional<dnnl::matmul::primitive_desc> Matmul(const ir::TensorType& a,
                                                    const ir::TensorType& b,
                                                    const ir::TensorType& c,
                                                    const ir::Attrs& attrs) {
-  // A transposed operand is the same memory with the last two strides swapped.
+  // A transposed operand is the same memory with the last two dimensions
+  // swapped.
   const auto desc = [](const ir::TensorType& type, bool transposed) {
     ir::TensorType view = type;
     const size_t rank = type.rank();
     if (transposed) {
       std::swap(view.shape[rank - 1], view.shape[rank - 2]);
-      for (size_t d = 0; d < rank; ++d) {
-        view.layout.order.push_back(static_cast<int>(d));
-      }
-      std::swap(view.layout.order[rank - 1], view.layout.order[rank - 2]);
+      std::vector<int64_t> permutation(rank);
+      std::iota(permutation.begin(), permutation.end(), 0);
+      std::swap(permutation[rank - 1], permutation[rank - 2]);
+      view.layout = ir::TransposedLayout(type.layout, permutation);
     }
     return ToDesc(view);
   };
+  std::array<dnnl::memory::desc, 3> descs = {desc(a, attrs.Bool("transpose_a")),
+                                             desc(b, attrs.Bool("transpose_b")),
+                                             desc(c, false)};
+  const bool row_major = a.layout.is_row_major() && b.layout.is_row_major() &&
+                         c.layout.is_row_major();
+  if (!row_major) MergeBatches(descs);
   return Try<dnnl::matmul::primitive_desc>([&] {
-    return dnnl::matmul::primitive_desc(
-        {desc(a, attrs.Bool("transpose_a")), desc(b, attrs.Bool("transpose_b")),
-         desc(c, false)},
-        UserScratchpad(), Engine());
+    return dnnl::matmul::primitive_desc({descs[0], descs[1], descs[2]},
+                                        UserScratchpad(), Engine());
   });
 }
 

@@ -143,7 +143,7 @@ Plan PlanBuilder::Build() {
   for (Node* node : Schedule(graph_, AddCalls())) {
     if (node->kind() == OpKind::kConstant) {
       constants.push_back(node);
-    } else if (!IsView(*node)) {
+    } else if (!ir::IsView(*node)) {
       steps.push_back(node);
     }
   }
@@ -643,7 +643,7 @@ WorkspaceBytes PlanBuilder::AddCalls() {
   std::unordered_map<const Node*, int> call_of;
   for (const auto& node : graph_.nodes()) {
     const bool call = !ir::IsKernelFusion(*node) &&
-                      !lowered_.contains(node.get()) && !IsView(*node) &&
+                      !lowered_.contains(node.get()) && !ir::IsView(*node) &&
                       node->kind() != OpKind::kConstant;
     if (call) call_of.emplace(node.get(), AddCall(CallOf(*node)));
   }

@@ -62,7 +62,7 @@ bool Reaches(const Problem& problem, int from,
 void AddStateEdges(const Graph& graph, Problem& problem) {
   std::unordered_map<const Value*, std::vector<int>> readers;  // per input
   for (const auto& node : graph.nodes()) {
-    if (IsView(*node)) continue;
+    if (ir::IsView(*node)) continue;
     for (const Value* operand : node->inputs()) {
       const Value* storage = StorageOf(operand);
       if (storage->producer() == nullptr) {
@@ -103,13 +103,14 @@ Problem MakeProblem(const Graph& graph, const WorkspaceBytes& workspace) {
         AddEdge(problem, operand->producer()->position(), position);
       }
       const auto it = storage_of.find(StorageOf(operand));
-      if (it == storage_of.end() || IsView(*node)) continue;
+      if (it == storage_of.end() || ir::IsView(*node)) continue;
       std::vector<int>& readers = problem.storages[it->second].readers;
       if (!readers.empty() && readers.back() == position) continue;
       readers.push_back(position);
       problem.reads[position].push_back(it->second);
     }
-    if (IsView(*node) || node->op().fusion == ir::FusionKind::kSource) continue;
+    if (ir::IsView(*node) || node->op().fusion == ir::FusionKind::kSource)
+      continue;
     if (const int64_t bytes = workspace ? workspace(*node) : 0; bytes > 0) {
       problem.defines[position].push_back(
           static_cast<int>(problem.storages.size()));

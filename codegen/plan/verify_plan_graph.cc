@@ -5,6 +5,7 @@
 #include "codegen/plan/verify_plan.h"
 #include "codegen/plan/views.h"
 #include "ir/library_fusion.h"
+#include "ir/op.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {
@@ -40,7 +41,7 @@ class Correspondence {
       CheckStep(step, *it->second);
     }
     for (const auto& node : graph_.nodes()) {
-      FUSOR_ASSERT(IsView(*node) || done.contains(node.get()),
+      FUSOR_ASSERT(ir::IsView(*node) || done.contains(node.get()),
                    "plan {}: nothing computes {}", plan_.name,
                    node->output()->name());
     }

@@ -132,7 +132,7 @@ std::vector<OpDef> MakeMatmulOps() {
   op.fusion = FusionKind::kLibrary;
   op.traits = OpTrait::kPure | OpTrait::kResultDType;
   op.precision = PrecisionRule::kAllow;
-  op.layout = LayoutRule::kRowMajor;
+  op.layout = LayoutRule::kOrdered;
   op.attrs = {{"transpose_a", false},
               {"transpose_b", false},
               {"result_dtype", std::string("")},

@@ -417,11 +417,46 @@ std::vector<OpDef> MakeShapeOps() {
   return ops;
 }
 
+// Returns whether the physical order of `type` is the attribute `order` of a
+// flatten or unflatten.
+bool IsInOrder(const TensorType& type, const Node& node) {
+  return SamePhysicalOrder(type, {type.dtype, type.shape,
+                                  ParseLayout(node.attrs().String("order"))});
+}
+
+// A blocked layout with a single block is row-major, too.
+bool IsRowMajor(const TensorType& type) {
+  return SamePhysicalOrder(type, {type.dtype, type.shape, {}});
+}
+
 }  // namespace
 
 std::span<const OpDef> ShapeOps() {
   static const std::vector<OpDef> ops = MakeShapeOps();
   return ops;
+}
+
+bool IsView(const Node& node) {
+  if (node.num_inputs() != 1 || node.num_outputs() != 1) return false;
+  const TensorType& from = node.input(0)->type();
+  const TensorType& to = node.output()->type();
+  switch (node.kind()) {
+    case OpKind::kReshape:
+      return IsRowMajor(from) && IsRowMajor(to);
+    case OpKind::kFlatten:
+      return IsInOrder(from, node);
+    case OpKind::kUnflatten:
+      return IsInOrder(to, node);
+    case OpKind::kCopy:
+      return from.dtype == to.dtype && SamePhysicalOrder(from, to);
+    case OpKind::kTranspose:
+      return SamePhysicalOrder(
+          to,
+          {to.dtype, to.shape,
+           TransposedLayout(from.layout, node.attrs().Ints("permutation"))});
+    default:
+      return false;
+  }
 }
 
 }  // namespace fusor::ir

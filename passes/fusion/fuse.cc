@@ -221,11 +221,6 @@ std::vector<Node*> KernelOrder(const std::vector<Node*>& nodes,
                                                                       : nodes;
 }
 
-// A lone reshape is a view of its operand, not a kernel.
-bool IsView(const std::vector<Node*>& nodes) {
-  return nodes.size() == 1 && nodes[0]->kind() == ir::OpKind::kReshape;
-}
-
 }  // namespace
 
 bool Fuse(Graph& graph, PassContext& context) {
@@ -248,7 +243,7 @@ bool Fuse(Graph& graph, PassContext& context) {
   const ValueSet outputs = OutputsOf(graph);
   std::vector<OutlineRequest> requests;
   for (const std::vector<Node*>& cluster : clusters) {
-    if (IsView(cluster)) continue;
+    if (cluster.size() == 1 && ir::IsView(*cluster[0])) continue;
     // The kernel has the position and the location of its last node.
     requests.push_back({.members = KernelOrder(cluster, outputs),
                         .position = cluster.back(),

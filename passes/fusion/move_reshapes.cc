@@ -28,6 +28,7 @@
 //   %t = concat(%q1, %k1) {dim=1} : f32[197,2,768]
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <unordered_set>
 #include <utility>
@@ -196,6 +197,8 @@ class ReshapeMover {
     bool changed = ConcatenateInPlace();
     // Each round removes reshapes, but may add some further up or down.
     while (Round()) changed = true;
+    if (!context_.options().eager_rounding) changed |= AlignReductions();
+    changed |= MergeViews();
     return changed;
   }
 
@@ -282,6 +285,95 @@ class ReshapeMover {
       last = d;
     }
     return target;
+  }
+
+  // Lets reductions share loops with other nodes: with the kernel before a
+  // transpose, and with readers of one value in a shape with more dimensions.
+  // Changes the order of the sums.
+  bool AlignReductions() {
+    std::vector<Node*> reductions;
+    for (const auto& node : graph_.nodes()) {
+      if (node->kind() == OpKind::kReduce) reductions.push_back(node.get());
+    }
+    bool changed = false;
+    for (Node* node : reductions) {
+      changed |= ReadUntransposed(*node) || ReadSplit(*node);
+    }
+    graph_.EraseAll({dead_.begin(), dead_.end()});
+    dead_.clear();
+    if (changed) EraseUnusedViews();
+    return changed;
+  }
+
+  bool ReadUntransposed(Node& reduction) {
+    const Node* transpose = reduction.input(0)->producer();
+    if (transpose == nullptr || transpose->kind() != OpKind::kTranspose ||
+        !IsLoop(transpose->input(0)->producer()) ||
+        !transpose->input(0)->type().layout.is_row_major() ||
+        !reduction.output()->type().layout.is_row_major()) {
+      return false;
+    }
+    const Ints& permutation = transpose->attrs().Ints("permutation");
+    Ints kept, reduced;
+    for (const int64_t dim : ResultDims(reduction)) {
+      kept.push_back(permutation[dim]);
+    }
+    if (!std::ranges::is_sorted(kept) ||
+        !context_.ConsumeFuel("move_reshapes", *reduction.output())) {
+      return false;
+    }
+    for (const int64_t dim : reduction.attrs().Ints("dims")) {
+      reduced.push_back(permutation[dim]);
+    }
+    std::ranges::sort(reduced);
+    reduction.SetInput(0, transpose->input(0));
+    reduction.mutable_attrs().Set("dims", std::move(reduced));
+    return true;
+  }
+
+  // Splits reduced dimensions like another reader of the same value does.
+  bool ReadSplit(Node& reduction) {
+    const Value* operand = reduction.input(0);
+    const Node* reshape = operand->producer();
+    if (reshape == nullptr || reshape->kind() != OpKind::kReshape) return false;
+    for (const ir::Use& use : reshape->input(0)->uses()) {
+      if (use.node->kind() != OpKind::kReshape || use.node == reshape) continue;
+      const auto splits =
+          CommonSplits(operand->type().shape, use.node->output()->type().shape);
+      if (!splits.has_value() || !Splits(splits->first) ||
+          Splits(splits->second) || !CanSplit(reduction, splits->first)) {
+        continue;
+      }
+      const bool reduced = std::ranges::all_of(
+          ResultDims(reduction),
+          [&](int64_t dim) { return splits->first[dim].size() == 1; });
+      if (!reduced ||
+          !context_.ConsumeFuel("move_reshapes", *reduction.output())) {
+        continue;
+      }
+      ++context_.counters()["moved_reshapes"];
+      Apply(reduction, splits->first);
+      return true;
+    }
+    return false;
+  }
+
+  // Replaces reshapes that equal an earlier one.
+  bool MergeViews() {
+    std::map<std::pair<const Value*, Shape>, Node*> views;
+    std::vector<Node*> merged;
+    for (const auto& node : graph_.nodes()) {
+      if (node->kind() != OpKind::kReshape || graph_.IsOutput(node->output())) {
+        continue;
+      }
+      const auto [first, added] = views.emplace(
+          std::pair(node->input(0), node->output()->type().shape), node.get());
+      if (added) continue;
+      graph_.ReplaceAllUses(node->output(), first->second->output());
+      merged.push_back(node.get());
+    }
+    graph_.EraseAll(merged);
+    return !merged.empty();
   }
 
   bool Round() {

@@ -152,6 +152,7 @@ class Assignment {
       case LayoutRule::kSame:
         return VisitAlike(node);
       case LayoutRule::kRowMajor:
+      case LayoutRule::kOrdered:
         for (size_t i = 0; i < node.num_inputs(); ++i) {
           DemandExactly(node, i, {});
         }

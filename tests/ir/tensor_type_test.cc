@@ -131,6 +131,37 @@ TEST(PhysicalOffsets, DoublyTiledWeightsAreOIhw4i16o4i) {
   }
 }
 
+TEST(SamePhysicalOrder, IgnoresExtentsOfOne) {
+  EXPECT_TRUE(
+      SamePhysicalOrder(Type({2, 1, 3, 4}, "acbd"), Type({2, 1, 3, 4}, "")));
+  EXPECT_TRUE(SamePhysicalOrder(Type({2, 16, 3, 1}, "aBcd16b"),
+                                Type({2, 16, 3, 1}, "acdb")));
+  EXPECT_FALSE(
+      SamePhysicalOrder(Type({2, 5, 3, 4}, "acbd"), Type({2, 5, 3, 4}, "")));
+}
+
+TEST(TransposedLayout, StoresTheResultLikeTheOperand) {
+  const std::vector<int64_t> permutation = {2, 0, 3, 1};
+  const Shape shape = {2, 16, 3, 4}, transposed = {3, 2, 4, 16};
+  for (const char* text : {"", "acbd", "dcba", "aBcd4b", "cdBa8b"}) {
+    const TensorType type = Type(shape, text);
+    const TensorType result{type.dtype, transposed,
+                            TransposedLayout(type.layout, permutation)};
+    const std::vector<int64_t> from = PhysicalOffsets(type);
+    const std::vector<int64_t> to = PhysicalOffsets(result);
+    for (int64_t a = 0; a < 2; ++a) {
+      for (int64_t b = 0; b < 16; ++b) {
+        for (int64_t c = 0; c < 3; ++c) {
+          for (int64_t d = 0; d < 4; ++d) {
+            EXPECT_EQ(from[((a * 16 + b) * 3 + c) * 4 + d],
+                      to[((c * 2 + a) * 4 + d) * 16 + b]);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(PhysicalOffsets, AreAPermutationThatTheAxesDescribe) {
   for (const char* text :
        {"", "dcba", "acdb", "aBcd8b", "ABcd8b8a", "bAcd4a", "ABcd2b4a4b"}) {

@@ -187,6 +187,18 @@ TEST(Verifier, RowMajorOpsAreRowMajor) {
               HasSubstr("expected row-major operands and results"));
 }
 
+TEST(Verifier, OrderedOpsHaveNoTiles) {
+  EXPECT_EQ(VerifyError("graph g { %a = data : f32[2,4]{ba} "
+                        "%b = data : f32[4,3] %x = matmul(%a, %b) : "
+                        "f32[2,3]{ba} return %x }"),
+            "no error");
+  EXPECT_THAT(VerifyError("graph g { %a = data : f32[2,4]{aB2b} "
+                          "%b = data : f32[4,3] %x = matmul(%a, %b) : "
+                          "f32[2,3] return %x }"),
+              HasSubstr("expected operands and results without tiles, got "
+                        "f32[2,4]{aB2b}"));
+}
+
 TEST(Verifier, CopyObeysItsLayoutAttribute) {
   EXPECT_EQ(VerifyError("graph g { %a = data : f32[2,4] %x = copy(%a) "
                         "{layout=\"ba\"} : f32[2,4]{ba} return %x }"),

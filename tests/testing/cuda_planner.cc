@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "codegen/plan/views.h"
 #include "ir/library_fusion.h"
+#include "ir/op.h"
 #include "ir/target/conv_problem.h"
 #include "runtime/backend/backend_loader.h"
 
@@ -16,7 +16,7 @@ std::vector<ir::LibraryCandidate> ChannelsLastCompiler::Candidates(
   if (biased && !ir::IsPlainConvolution(node)) return {};
   std::vector<ir::LibraryCandidate> candidates = FakeCompiler::Candidates(node);
   const bool copies = node.op_name() == "copy";
-  if (copies && codegen::IsView(node)) return {};
+  if (copies && ir::IsView(node)) return {};
   if (copies || node.attrs().Has("window")) {
     candidates.at(0).algorithm = ir::kGeneratedAlgorithm;
   }

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "codegen/plan/views.h"
+#include "ir/op.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/random_graph.h"
 
@@ -30,7 +31,7 @@ std::vector<Node*> GraphOrder(const ir::Graph& graph) {
 int64_t PlainPeak(const ir::Graph& graph, const std::vector<Node*>& order) {
   std::unordered_map<const ir::Value*, size_t> last;
   for (size_t s = 0; s < order.size(); ++s) {
-    if (IsView(*order[s])) continue;
+    if (ir::IsView(*order[s])) continue;
     for (const ir::Value* operand : order[s]->inputs()) {
       last[StorageOf(operand)] = s;
     }
@@ -39,7 +40,7 @@ int64_t PlainPeak(const ir::Graph& graph, const std::vector<Node*>& order) {
   for (size_t s = 0; s < order.size(); ++s) {
     int64_t live = 0;
     for (size_t d = 0; d <= s; ++d) {
-      if (IsView(*order[d]) || order[d]->num_inputs() == 0) continue;
+      if (ir::IsView(*order[d]) || order[d]->num_inputs() == 0) continue;
       for (size_t i = 0; i < order[d]->num_outputs(); ++i) {
         const ir::Value* value = order[d]->output(i);
         const bool output = std::any_of(

@@ -230,6 +230,85 @@ TEST(MoveReshapes, KeepsTheLoopsOfSumsWithEagerRounding) {
   })");
 }
 
+// A kernel computes the transpose and the sum together with what is before.
+TEST(MoveReshapes, SumsUpWhatIsTransposed) {
+  constexpr char kTransposed[] = R"(graph g {
+    %x = data : f32[2,3,4]
+    %n = neg(%x) : f32[2,3,4]
+    %t = transpose(%n) {permutation=[1,0,2]} : f32[3,2,4]
+    %s = reduce(%t) {dims=[0,1], kind="sum"} : f32[4]
+    return %t as "t", %s as "s"
+  })";
+  ExpectMoved(kTransposed, R"(graph g {
+    %x = data : f32[2,3,4]
+    %n = neg(%x) : f32[2,3,4]
+    %t = transpose(%n) {permutation=[1,0,2]} : f32[3,2,4]
+    %s = reduce(%n) {dims=[0,1], kind="sum"} : f32[4]
+    return %t as "t", %s as "s"
+  })");
+  PassOptions eager;
+  eager.eager_rounding = true;
+  ExpectKept(kTransposed, eager);
+  // The result would have to be transposed, or the operand is a library's.
+  ExpectKept(R"(graph g {
+    %x = data : f32[2,3,4]
+    %n = neg(%x) : f32[2,3,4]
+    %t = transpose(%n) {permutation=[1,0,2]} : f32[3,2,4]
+    %s = reduce(%t) {dims=[2], kind="sum"} : f32[3,2]
+    return %t as "t", %s as "s"
+  })");
+  ExpectKept(R"(graph g {
+    %x = data : f32[2,3,4]
+    %t = transpose(%x) {permutation=[1,0,2]} : f32[3,2,4]
+    %s = reduce(%t) {dims=[0,1], kind="sum"} : f32[4]
+    return %s as "s"
+  })");
+}
+
+// The sum may then share a kernel with the addition.
+TEST(MoveReshapes, SumsUpInTheShapeOfOtherReaders) {
+  constexpr char kTwoShapes[] = R"(graph g {
+    %m = data : f32[12,4]
+    %z = data : f32[2,3,2,4]
+    %r = reshape(%m) {shape=[6,2,4]} : f32[6,2,4]
+    %s = reduce(%r) {dims=[0,1], kind="sum"} : f32[4]
+    %q = reshape(%m) {shape=[2,3,2,4]} : f32[2,3,2,4]
+    %y = add(%q, %z) : f32[2,3,2,4]
+    return %s as "s", %y as "y"
+  })";
+  ExpectMoved(kTwoShapes, R"(graph g {
+    %m = data : f32[12,4]
+    %z = data : f32[2,3,2,4]
+    %v = reshape(%m) {shape=[2,3,2,4]} : f32[2,3,2,4]
+    %s = reduce(%v) {dims=[0,1,2], kind="sum"} : f32[4]
+    %y = add(%v, %z) : f32[2,3,2,4]
+    return %s as "s", %y as "y"
+  })");
+  PassOptions eager;
+  eager.eager_rounding = true;
+  ExpectKept(kTwoShapes, eager);
+}
+
+TEST(MoveReshapes, MergesEqualReshapes) {
+  ExpectMoved(R"(graph g {
+    %m = data : f32[6,4]
+    %z = data : f32[2,3,4]
+    %q = reshape(%m) {shape=[2,3,4]} : f32[2,3,4]
+    %r = reshape(%m) {shape=[2,3,4]} : f32[2,3,4]
+    %y = add(%q, %z) : f32[2,3,4]
+    %x = mul(%r, %z) : f32[2,3,4]
+    return %y as "y", %x as "x"
+  })",
+              R"(graph g {
+    %m = data : f32[6,4]
+    %z = data : f32[2,3,4]
+    %q = reshape(%m) {shape=[2,3,4]} : f32[2,3,4]
+    %y = add(%q, %z) : f32[2,3,4]
+    %x = mul(%q, %z) : f32[2,3,4]
+    return %y as "y", %x as "x"
+  })");
+}
+
 TEST(MoveReshapes, KeepsTheResultsOfRandomGraphs) {
   test::RandomGraphOptions options;
   options.nodes = 40;

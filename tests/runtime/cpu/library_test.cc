@@ -619,6 +619,33 @@ TEST(CpuLibraryTest, MatrixProducts) {
   }
 }
 
+// fold_transposes gives matmuls operands and results in other orders.
+TEST(CpuLibraryTest, MatrixProductsInOtherOrders) {
+  const Layout row_major;
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (bool transposed : {false, true}) {
+      const OneNode one(
+          "matmul", {{dtype, {2, 3, 19, 32}, {}}, {dtype, {2, 3, 32, 19}, {}}},
+          {{"transpose_a", transposed}, {"transpose_b", transposed}});
+      const Tensor a = RandomTensor(one.node->input(0)->type(), 1);
+      const Tensor b = RandomTensor(one.node->input(1)->type(), 2);
+      const Tensor expected = one.Expected({a, b})[0];
+      for (const char* order :
+           {"acbd", "cabd", "bacd", "bcad", "cbad", "abdc", "adcb", "dcba"}) {
+        const Layout other = ir::ParseLayout(order);
+        for (LibraryCall call : {one.Call({other, row_major}, {row_major}),
+                                 one.Call({row_major, other}, {row_major}),
+                                 one.Call({row_major, row_major}, {other}),
+                                 one.Call({other, other}, {other})}) {
+          EXPECT_LE(MaxRelativeError(RunCall(call, {a, b})[0], expected),
+                    LibraryTolerance(dtype))
+              << order << " by " << call.implementation;
+        }
+      }
+    }
+  }
+}
+
 TEST(CpuLibraryTest, CopiesRoundToTheirResultDtype) {
   const TensorType type{DType::kF32, {32, 16, 3, 3}, {}};
   const OneNode one("copy", {type},
