@@ -155,6 +155,64 @@ FUSOR_INLINE void AddRow(RowPair row, int64_t taps, float* sums) {
   }
 }
 
+// Adds the products of three columns of the filter and `kCopies` copies of the
+// source to `sums` [copies, 3, lanes]. Loads each pixel of the target once for
+// all of them. `copy_step`: elements from one copy's row to the next.
+template <int kLanes, int kCopies>
+FUSOR_INLINE void AddCopies(const RowPair& row, int64_t copy_step,
+                            float* sums) {
+  constexpr int kTaps = 3;
+  using Floats = typename Lanes<kLanes>::Floats;
+  Floats sum[kCopies][kTaps] = {};
+  const float* target = row.target;
+  const float* source = row.source;
+  for (int64_t left = row.pixels; left > 0; --left) {
+    Floats g;
+    Load(target, g);
+#pragma GCC unroll 8
+    for (int j = 0; j < kCopies; ++j) {
+#pragma GCC unroll 3
+      for (int k = 0; k < kTaps; ++k) {
+        Floats x;
+        Load(source + j * copy_step + k * row.tap_step, x);
+        sum[j][k] += g * x;
+      }
+    }
+    target += kLanes;
+    source += row.step;
+  }
+#pragma GCC unroll 8
+  for (int j = 0; j < kCopies; ++j) {
+#pragma GCC unroll 3
+    for (int k = 0; k < kTaps; ++k) {
+      Floats total;
+      float* to = sums + (j * kTaps + k) * kLanes;
+      Load(to, total);
+      StoreExactly(to, total + sum[j][k]);
+    }
+  }
+}
+
+// Adds the products of a row of the filter, `taps` wide, and `copies` copies of
+// the source to `sums` [copies, taps, lanes].
+template <int kLanes>
+FUSOR_INLINE void AddFilterRow(RowPair row, int64_t taps, int64_t copies,
+                               int64_t copy_step, float* sums) {
+  const auto advance = [&](int64_t done) {
+    copies -= done;
+    row.source += done * copy_step;
+    sums += done * taps * kLanes;
+  };
+  if (taps == 3) {
+    // As many sums as there are registers for.
+    for (; kLanes == 16 && copies >= 8; advance(8)) {
+      AddCopies<kLanes, 8>(row, copy_step, sums);
+    }
+    for (; copies >= 4; advance(4)) AddCopies<kLanes, 4>(row, copy_step, sums);
+  }
+  for (; copies > 0; advance(1)) AddRow<kLanes>(row, taps, sums);
+}
+
 // Writes copy `kCopy` of a pixel with `kCopies` channels per group.
 template <int kLanes, int kCopies, int kCopy, int... kLane>
 FUSOR_INLINE void Spread(const typename Lanes<kLanes>::Floats& x, float* to,
@@ -409,17 +467,14 @@ FUSOR_INLINE void AddGradients(const GroupedPlan& plan,
     for (int64_t k = 0; k < plan.kernel_height; ++k) {
       const int64_t row = SourceRow(plan, i, k, source.height);
       if (row < 0) continue;
-      for (int64_t j = 0; j < plan.per_group; ++j) {
-        AddRow<kLanes>(
-            {.target = gradients,
-             .source = RingRow(plan, part, row) + j * plan.row_pixels * kLanes,
-             .pixels = target.width,
-             .step = plan.target_step * kLanes,
-             .tap_step = plan.tap_step * kLanes},
-            plan.kernel_width,
-            part.weights +
-                (k * plan.per_group + j) * plan.kernel_width * kLanes);
-      }
+      AddFilterRow<kLanes>(
+          {.target = gradients,
+           .source = RingRow(plan, part, row),
+           .pixels = target.width,
+           .step = plan.target_step * kLanes,
+           .tap_step = plan.tap_step * kLanes},
+          plan.kernel_width, plan.per_group, plan.row_pixels * kLanes,
+          part.weights + k * plan.per_group * plan.kernel_width * kLanes);
     }
   }
 }

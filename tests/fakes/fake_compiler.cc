@@ -15,9 +15,15 @@ std::vector<ir::LibraryCandidate> FakeCompiler::Candidates(
     return {};
   }
   ir::LibraryCandidate plain;
-  plain.name = plain.algorithm = "plain";
+  plain.name = plain.algorithm = plain.implementation = "plain";
   plain.operands.resize(node.num_inputs());
   plain.results.resize(node.num_outputs());
+  if (node.op().layout == ir::LayoutRule::kOrdered) {
+    for (size_t i = 0; i < node.num_inputs(); ++i) {
+      plain.operands[i] = node.input(i)->type().layout;
+    }
+    plain.results[0] = node.output()->type().layout;
+  }
   return {plain};
 }
 

@@ -6,7 +6,8 @@
 
 namespace fusor::test {
 
-// Compiles every op to text for a target. Nothing runs.
+// Compiles every op to text for a target. Its library runs ops in row-major
+// layouts, and matmuls in any order of their dimensions. Nothing runs.
 class FakeCompiler : public codegen::TargetCompiler {
  public:
   explicit FakeCompiler(const std::string& target = "cpu-avx2")
