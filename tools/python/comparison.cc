@@ -33,8 +33,7 @@ inspect::Variant MakeVariant(const Options& options, const nb::dict& keywords,
                 "{}: {}: expected options of one rank", name, parsed.name);
     inspect::Variant variant;
     variant.name = parsed.name.empty() ? name : parsed.name;
-    variant.device = {.threads = parsed.flags.compile.threads,
-                      .graph = parsed.flags.compile.cuda_graph == "on"};
+    variant.device = parsed.flags.compile.device;
     variant.backend = &runtime::LoadBackend(parsed.flags.compile.backend);
     variant.compile =
         tools::MakeCompileOptions(parsed.flags.compile, parsed.flags.optimizer);
@@ -76,7 +75,7 @@ ReportTexts CompareVariants(Model model, std::vector<HostArray> example,
   FitModel(options, example, model);
   const auto graph = Build(model, options, models::Phase::kTrain);
   const inspect::InputBytes inputs =
-      MakeInputs(*graph, example, options.optimizer.lr);
+      MakeInputs(*graph, example, options.optimizer.schedule.base);
   std::vector<inspect::Variant> made;
   for (size_t i = 0; i < variants.size(); ++i) {
     made.push_back(MakeVariant(options, variants[i], i));

@@ -42,10 +42,10 @@ void FitImages(const Options& options, const HostArray& images,
   FUSOR_CHECK((bytes || floats) && shape[0] > 0, kUsage,
               "{}: expected uint8 (N, S, S, 3) or float32 (N, 3, S, S), got {}",
               images.name(), Describe(images.dtype(), shape));
-  CheckExample(options, "batch_size", flags.batch, shape[0]);
-  CheckExample(options, "image_size", flags.image_size, shape[2]);
-  flags.batch = shape[0];
-  flags.image_size = shape[2];
+  CheckExample(options, "batch_size", flags.options.batch, shape[0]);
+  CheckExample(options, "image_size", flags.options.image_size, shape[2]);
+  flags.options.batch = shape[0];
+  flags.options.image_size = shape[2];
   model.input =
       bytes ? models::InputFormat::kU8Nhwc : models::InputFormat::kF32Nchw;
 }
@@ -87,9 +87,10 @@ void FitModel(const Options& options, const std::vector<HostArray>& example,
   if (model.archive.has_value()) {
     CheckKeywords(options, model, {"fan", "zero_gamma", "dropout"});
     const models::CustomModel& archive = *model.archive;
-    if (archive.batch != 0) flags.batch = archive.batch;
-    if (archive.image_size != 0) flags.image_size = archive.image_size;
-    if (flags.num_classes == 0) flags.num_classes = archive.num_classes;
+    if (archive.batch != 0) flags.options.batch = archive.batch;
+    if (archive.image_size != 0) flags.options.image_size = archive.image_size;
+    if (flags.options.num_classes == 0)
+      flags.options.num_classes = archive.num_classes;
   }
   models::ModelOptions fitted;
   if (!example.empty()) FitImages(options, example[0], flags, fitted);
@@ -115,7 +116,7 @@ std::unique_ptr<ir::Graph> Build(const Model& model, const Options& options,
               kGraph, "{}: expected a forward graph with output \"loss\"",
               model.name);
   auto graph = model.graph->Clone();
-  models::FreezeParameters(*graph, options.model.freeze);
+  models::FreezeParameters(*graph, options.model.options.freeze);
   return graph;
 }
 

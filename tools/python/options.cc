@@ -122,7 +122,8 @@ Options ParseOptions(const nb::dict& keywords) {
   tools::AddTuneFlag(app, options.compile);
   tools::AddRankFlags(app, options.ranks);
   tools::AddDumpFlags(app, options.compile.dump);
-  app.add_option("--lr", options.optimizer.lr)->check(tools::Number(0));
+  app.add_option("--lr", options.optimizer.schedule.base)
+      ->check(tools::Number(0));
   app.add_option("--seed", options.seed)->check(tools::WholeNumber(0));
   ParseKeywords(app, keywords);
   for (const auto& [key, value] : keywords) {

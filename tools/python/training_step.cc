@@ -115,7 +115,7 @@ TrainingStep::TrainingStep(Model model, std::vector<HostArray> example,
   CheckProcess();
   if (ranks) FindRanks();
   FitModel(options_, example, model_);
-  lr_ = options_.optimizer.lr;
+  lr_ = options_.optimizer.schedule.base;
   Unlocked([this] { Compile(); });
   FindInputs();
   FUSOR_CHECK(example.size() <= inputs_.size(), kUsage,
@@ -137,11 +137,11 @@ TrainingStep::TrainingStep(const std::string& program_file) {
   options_.model = flags.model;
   options_.compile = flags.compile;
   options_.optimizer = flags.optimizer;
-  options_.seed = flags.data.seed;
+  options_.seed = flags.data.loader.seed;
   model_.name = flags.model.arch;
   model_.graph = flags.model.graph;
   model_.options = tools::MakeModelOptions(flags.model, /*classes=*/0);
-  lr_ = flags.optimizer.lr;
+  lr_ = flags.optimizer.schedule.base;
   Unlocked([&] { Load(file, program_file, flags.compile); });
   FindInputs();
 }
@@ -164,7 +164,8 @@ void TrainingStep::Load(const runtime::ProgramFile& file,
 
 void TrainingStep::FindRanks() {
   ranks_ = std::make_unique<tools::RankRun>(options_.ranks);
-  options_.compile.threads = ranks_->Threads(options_.compile.threads);
+  options_.compile.device.threads =
+      ranks_->Threads(options_.compile.device.threads);
   if (ranks_->leads()) return;
   options_.compile.dump = {};
   options_.compile.warns = false;
@@ -289,7 +290,7 @@ double TrainingStep::Run(std::vector<HostArray> batch) {
     FeedScalar(*train_, "random_key", static_cast<int64_t>(options_.seed));
     FeedScalar(*train_, "step", static_cast<int32_t>(steps_));
     const runtime::Mix mix =
-        runtime::DrawMix(tools::MixOf(options_.model), options_.seed, steps_,
+        runtime::DrawMix(options_.model.mix, options_.seed, steps_,
                          static_cast<int>(model_.options.image_size));
     FeedScalar(*train_, "mixup", static_cast<float>(mix.share));
     FeedScalar(*train_, "cutmix_left", static_cast<int32_t>(mix.left));
@@ -396,12 +397,12 @@ TrainingStep::DataEvaluation TrainingStep::EvaluateData(
               model_.name);
   tools::ModelFlags model = options_.model;
   model.arch = model_.name;
-  model.batch = model_.options.batch;
-  model.image_size = model_.options.image_size;
-  model.num_classes = model_.options.num_classes;
-  FUSOR_CHECK(tools::EvalImageSize(flags, model) == model.image_size, kUsage,
-              "val_crop_size: expected {}, that of the step, got {}",
-              model.image_size, flags.val_crop);
+  model.options.batch = model_.options.batch;
+  model.options.image_size = model_.options.image_size;
+  model.options.num_classes = model_.options.num_classes;
+  FUSOR_CHECK(tools::EvalImageSize(flags, model) == model.options.image_size,
+              kUsage, "val_crop_size: expected {}, that of the step, got {}",
+              model.options.image_size, flags.val_crop);
   return Unlocked([&]() -> DataEvaluation {
     CompileEvaluation();
     auto images = tools::OpenImages(
@@ -409,9 +410,9 @@ TrainingStep::DataEvaluation TrainingStep::EvaluateData(
         split == "train" ? runtime::Split::kTrain : runtime::Split::kVal);
     FUSOR_CHECK(images != nullptr, kData,
                 "{}: expected a folder {}, found none", data, split);
-    FUSOR_CHECK(images->num_classes() <= model.num_classes, kUsage,
+    FUSOR_CHECK(images->num_classes() <= model.options.num_classes, kUsage,
                 "{}: expected at most the {} classes of the model, got {}",
-                data, model.num_classes, images->num_classes());
+                data, model.options.num_classes, images->num_classes());
     tools::CheckTransform(images.get(), flags, model, runtime::Split::kVal);
     const auto source = tools::OpenEvaluation(std::move(images), flags, model);
     const std::optional<runtime::EvalReport> report = runtime::Evaluate(

@@ -77,9 +77,10 @@ class BenchCommand {
       : flags_(flags),
         ranks_(flags_.ranks, place),
         text_(ranks_.leads() ? text : OpenNullStream()) {
-    flags_.data.rank = ranks_.rank();
-    flags_.data.world_size = ranks_.world_size();
-    flags_.compile.threads = ranks_.Threads(flags_.compile.threads);
+    flags_.data.loader.rank = ranks_.rank();
+    flags_.data.loader.world_size = ranks_.world_size();
+    flags_.compile.device.threads =
+        ranks_.Threads(flags_.compile.device.threads);
     if (ranks_.leads()) return;
     flags_.compile.dump = {};
     flags_.compile.warns = false;
@@ -108,7 +109,7 @@ class BenchCommand {
     ModelFlags model = flags_.model;
     const models::ModelOptions options =
         MakeModelOptions(model, NumClasses(images.get()));
-    model.num_classes = options.num_classes;
+    model.options.num_classes = options.num_classes;
     ranks_.Connect(flags_.compile.backend, text_);
     ranks_.CompareSettings(Settings(real));
     session_ = OpenSession(flags_.compile, ranks_.communicator());
@@ -134,7 +135,7 @@ class BenchCommand {
                                 models::Phase::kTrain, options, compile, use);
     const int64_t needed = NeededBytes(*session_, {program_}, use);
     ranks_.Agree(*session_);
-    session_->state().Initialize(flags_.data.seed);
+    session_->state().Initialize(flags_.data.loader.seed);
     Debugging debugging(flags_.debug, flags_.compile.dump.to);
     debugging.Watch(*session_, ranks_.communicator());
     fmt::print(text_, "{}", ProgramSummary(*program_));
@@ -164,9 +165,9 @@ class BenchCommand {
     if (Stopped()) return;
     if (flags_.profile) Profile(&out);
     out["arch"] = models::CanonicalArch(model.arch);
-    out["batch_size"] = model.batch;
+    out["batch_size"] = model.options.batch;
     out["ranks"] = ranks_.world_size();
-    out["fusion"] = flags_.compile.fusion;
+    out["fusion"] = flags_.compile.passes.fusion ? "on" : "off";
     if (!tuning.is_null()) out["tuning"] = tuning;
     WriteJson(flags_.json, out);
   }
@@ -185,7 +186,8 @@ class BenchCommand {
 
   // Over all ranks.
   double ImagesPerStep() const {
-    return static_cast<double>(flags_.model.batch * ranks_.world_size());
+    return static_cast<double>(flags_.model.options.batch *
+                               ranks_.world_size());
   }
 
   // Returns -1 if a module has no such input, or uses the name otherwise.
@@ -212,7 +214,7 @@ class BenchCommand {
       program_->SetInput(input, values.data(), values.size() * sizeof(T), slot);
     };
     set(labels, batch.labels);
-    if (flags_.model.augment_on == "device") {
+    if (flags_.model.options.augment) {
       set(program_->FindInput("augment_colour"), batch.colours);
       set(program_->FindInput("augment_box"), batch.boxes);
     }
@@ -222,8 +224,8 @@ class BenchCommand {
   Measured Measure(runtime::BatchSource& source) {
     const int loss = program_->FindOutput("loss");
     // Observers look at each step.
-    program_->SetGroup(session_->is_observed() ? 1
-                                               : flags_.compile.graph_steps);
+    program_->SetGroup(
+        session_->is_observed() ? 1 : flags_.compile.device.graph_steps);
     const int64_t group = program_->group();
     {
       const inspect::InputBytes inputs =
@@ -380,16 +382,16 @@ void Sweep(const BenchFlags& flags) {
                                                : "--opt-level");
   FUSOR_CHECK(runtime::FindRankEnvironment(LauncherVariable).world_size == 1,
               kUsage, "--sweep starts ranks itself: expected no launcher");
-  const SweepCell base{1, flags.model.batch,
+  const SweepCell base{1, flags.model.options.batch,
                        flags.compile.amp ? "amp" : flags.compile.dtype,
-                       flags.compile.fusion};
+                       flags.compile.passes.fusion ? "on" : "off"};
   RunSweep(flags.sweep, models::CanonicalArch(flags.model.arch), base,
            [&](const SweepCell& cell, const runtime::RankEnvironment& place,
                FILE* log) {
              BenchFlags own = flags;
              own.log_format = "dll";
-             own.model.batch = cell.batch;
-             own.compile.fusion = cell.fusion;
+             own.model.options.batch = cell.batch;
+             own.compile.passes.fusion = cell.fusion == "on";
              own.compile.amp = cell.precision == "amp";
              own.compile.dtype = own.compile.amp ? "fp32" : cell.precision;
              BenchCommand(own, place, log).Run();
@@ -417,7 +419,7 @@ void SearchMaxBatch(const BenchFlags& flags) {
                                     OpenDumper(flags.compile.dump)),
       .data_bytes = [&](int64_t batch) {
         ModelFlags other = model;
-        other.batch = batch;
+        other.options.batch = batch;
         return SourceBytes(noise, other, Split::kTrain);
       }};
   json out = FindMaxBatch(flags.max_batch, flags.compile, step,
@@ -449,7 +451,7 @@ void ChooseAutomatically(const BenchFlags& flags) {
     own.data = step.data;
     own.data_only = reads;
     // The batches that are read ahead come first.
-    own.warmup = reads ? own.data.prefetch + 1 : 1;
+    own.warmup = reads ? own.data.loader.prefetch + 1 : 1;
     // About a second, and one step if it is long: time is short.
     own.iterations = std::clamp<int64_t>(static_cast<int64_t>(1 / seconds),
                                          seconds > 1 ? 1 : 2, 30);

@@ -214,7 +214,7 @@ class BisectCommand {
     const codegen::CompiledProgram program = Compile();
     runtime::Backend& backend = runtime::LoadBackend(flags_.compile.backend);
     const auto device =
-        backend.OpenDevice(0, {.threads = flags_.compile.threads});
+        backend.OpenDevice(0, {.threads = flags_.compile.device.threads});
     const inspect::IsolateOptions options{.seed = flags_.seed};
     const auto steps =
         inspect::IsolateSteps(program.plan, *program.graph, *device, options);
@@ -255,7 +255,7 @@ class BisectCommand {
     Say("the optimised graph is finite; running its kernels");
     runtime::Session session(
         runtime::LoadBackend(flags_.compile.backend),
-        runtime::BackendOptions{.threads = flags_.compile.threads});
+        runtime::BackendOptions{.threads = flags_.compile.device.threads});
     runtime::Program& program =
         session.Compile(program_.graph->Clone(), program_.kind, options_);
     const ir::Graph& graph = program.graph();
@@ -373,8 +373,8 @@ class BisectCommand {
 // also faulty for few, small images. Even smaller images would leave one pixel
 // in the last layers, and the normalisation of two values tests nothing.
 void AddSmallModel(CLI::App& command, ProgramSource& source) {
-  source.model.batch = 2;
-  source.model.image_size = 64;
+  source.model.options.batch = 2;
+  source.model.options.image_size = 64;
   AddProgramSource(command, source);
   command.get_option("--image-size")
       ->description("Height and width of the input")

@@ -115,7 +115,7 @@ void DumpVariants(const DumpFlags& flags,
                   std::vector<inspect::Variant>& variants) {
   for (size_t v = 0; v < variants.size(); ++v) {
     DumpFlags dump = flags;
-    dump.options["variant"] = variants[v].name;
+    dump.options.options["variant"] = variants[v].name;
     const auto dumper = OpenDumper(
         dump, fmt::format("v{}.{}", v, inspect::FileName(variants[v].name)));
     if (dumper == nullptr) continue;
@@ -154,8 +154,8 @@ class CompareCommand {
         place_(std::move(place)),
         ranks_(flags_.planned.flags, place_),
         text_(ranks_.leads() ? text : OpenNullStream()) {
-    flags_.data.rank = ranks_.rank();
-    flags_.data.world_size = ranks_.world_size();
+    flags_.data.loader.rank = ranks_.rank();
+    flags_.data.loader.world_size = ranks_.world_size();
     flags_.data.synthetic = flags_.data.path.empty();
     if (ranks_.leads()) return;
     flags_.compile.dump = {};
@@ -217,8 +217,8 @@ class CompareCommand {
     const VariantFlags& flags = parsed.flags;
     inspect::Variant variant;
     variant.name = parsed.name;
-    variant.device = {.threads = ranks_.Threads(flags.compile.threads),
-                      .graph = flags.compile.cuda_graph == "on"};
+    variant.device = flags.compile.device;
+    variant.device.threads = ranks_.Threads(variant.device.threads);
     variant.backend = &runtime::LoadBackend(flags.compile.backend);
     variant.compile = MakeCompileOptions(flags.compile, flags.optimizer);
     if (World() == 1) return variant;
@@ -233,7 +233,7 @@ class CompareCommand {
     auto images = OpenImages(flags_.data, flags_.model, Split::kTrain);
     models::ModelOptions options =
         MakeModelOptions(flags_.model, NumClasses(images.get()));
-    flags_.model.num_classes = options.num_classes;
+    flags_.model.options.num_classes = options.num_classes;
     BuildModels(options);
     ranks_.Connect(flags_.compile.backend, text_);
     flags_.settings["DATA"] = flags_.data.path.empty() ? "none" : "given";
@@ -265,7 +265,7 @@ class CompareCommand {
 
   void SetOptions() {
     inspect::CompareOptions& options = flags_.options;
-    options.seed = flags_.data.seed;
+    options.seed = flags_.data.loader.seed;
     options.stop = StopRequested;
     options.profiles = std::min(options.profiles, options.rounds);
     options.communicator = ranks_.communicator();
@@ -292,7 +292,7 @@ class CompareCommand {
     const int64_t size = ImageSize(flags_.model);
     return fmt::format("{}, batch {}{}, {} x {} pixels, {}",
                        models::CanonicalArch(flags_.model.arch),
-                       flags_.model.batch, ranks, size, size, device);
+                       flags_.model.options.batch, ranks, size, size, device);
   }
 
   void Report(const inspect::Comparison& comparison) const {
@@ -310,7 +310,7 @@ class CompareCommand {
     }
     json out = inspect::ComparisonJson(comparison, facts);
     out["arch"] = models::CanonicalArch(flags_.model.arch);
-    out["batch_size"] = flags_.model.batch;
+    out["batch_size"] = flags_.model.options.batch;
     out["device"] = device;
     WriteJson(flags_.json, out);
   }

@@ -180,7 +180,7 @@ json Tune(const CompileCommandFlags& flags, const Program& source,
 bool Accumulates(const CompileCommandFlags& flags) {
   TrainFlags train;
   train.model = flags.source.model;
-  train.data.world_size = flags.ranks.world_size;
+  train.data.loader.world_size = flags.ranks.world_size;
   train.optimizer_batch = flags.optimizer_batch;
   return MicroBatches(train) > 1;
 }
@@ -235,13 +235,14 @@ void RunCompile(const CompileCommandFlags& flags, const CLI::App& command) {
   }
   if (!flags.output.empty()) {
     runtime::WriteProgramFile(
-        flags.output, BuildProgramFile(program,
-                                       {.model = flags.source.model,
-                                        .compile = flags.compile,
-                                        .ranks = flags.ranks,
-                                        .ema_decay = flags.optimizer.ema_decay,
-                                        .accumulates = accumulates},
-                                       *compiler, options, command));
+        flags.output,
+        BuildProgramFile(program,
+                         {.model = flags.source.model,
+                          .compile = flags.compile,
+                          .ranks = flags.ranks,
+                          .ema_decay = flags.optimizer.options.ema_decay,
+                          .accumulates = accumulates},
+                         *compiler, options, command));
     fmt::print(text, "wrote     {}\n", flags.output);
   }
   WriteJson(flags.json, out);

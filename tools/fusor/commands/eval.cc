@@ -159,7 +159,7 @@ void RunEval(const EvalFlags& flags) {
              report->images, rate);
   out.update(DataJson(source->stats(), spent.count()));
   out["arch"] = models::CanonicalArch(flags.model.arch);
-  out["batch_size"] = flags.model.batch;
+  out["batch_size"] = flags.model.options.batch;
   out["images_per_second"] = rate;
   out["top1"] = report->top1;
   out["top5"] = report->top5;

@@ -54,7 +54,7 @@ std::vector<IsolatedStep> RunOnInputs(const codegen::CompiledProgram& program,
 inspect::IsolateOptions OptionsOf(const IsolateFlags& flags) {
   inspect::IsolateOptions options{.seed = flags.seed,
                                   .tolerance = flags.tolerance,
-                                  .threads = flags.compile.threads};
+                                  .threads = flags.compile.device.threads};
   const size_t slash = flags.part.find('/');
   const auto number = [&](size_t begin, size_t end) {
     size_t value = 0;
@@ -114,7 +114,7 @@ void RunIsolate(const IsolateFlags& flags) {
   const inspect::IsolateOptions isolate = OptionsOf(flags);
   const auto dumper = OpenDumper(flags.compile.dump);
   runtime::Backend& backend = runtime::LoadBackend(flags.compile.backend);
-  const runtime::BackendOptions options{.threads = flags.compile.threads,
+  const runtime::BackendOptions options{.threads = flags.compile.device.threads,
                                         .warning = Warn};
   const auto compiler = backend.CreateCompiler("", options);
   Program source = OpenProgram(flags.source);

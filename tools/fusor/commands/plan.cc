@@ -87,7 +87,7 @@ void AddProgram(const PlanFlags& flags, std::unique_ptr<ir::Graph> forward,
 std::string Subject(const PlanFlags& flags) {
   std::string text =
       fmt::format("{}, batch {}", models::CanonicalArch(flags.model.arch),
-                  flags.model.batch);
+                  flags.model.options.batch);
   const int64_t ranks = flags.ranks.world_size;
   if (ranks > 1) text += fmt::format(" per rank, one of {} ranks", ranks);
   const std::string& target = flags.compile.target;
@@ -137,7 +137,8 @@ void RunPlan(const PlanFlags& flags) {
   std::optional<inspect::GpuModel> launches;
   if (target.simt) {
     launches = inspect::ModelGpuStep(plan, compiler);
-    fmt::print(text, "{}", inspect::GpuModelText(*launches, flags.model.batch));
+    fmt::print(text, "{}",
+               inspect::GpuModelText(*launches, flags.model.options.batch));
   }
   WriteJson(flags.trace, inspect::ChromeTrace(plan, report));
   WriteText(flags.roofline, inspect::RooflineSvg(report, target, subject));
@@ -147,12 +148,12 @@ void RunPlan(const PlanFlags& flags) {
   }
   nlohmann::json out = inspect::PlanReportJson(plan, report, target);
   out["arch"] = models::CanonicalArch(flags.model.arch);
-  out["batch_size"] = flags.model.batch;
+  out["batch_size"] = flags.model.options.batch;
   out["ranks"] = flags.ranks.world_size;
   if (!tuning.is_null()) out["tuning"] = tuning;
   if (launches.has_value()) {
     out["gpu_model"] =
-        inspect::GpuModelJson(*launches, plan, flags.model.batch);
+        inspect::GpuModelJson(*launches, plan, flags.model.options.batch);
   }
   WriteJson(flags.json, out);
 }

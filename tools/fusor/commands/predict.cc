@@ -253,7 +253,7 @@ void RunPredict(const PredictFlags& flags) {
   out["needed_bytes"] = model.needed_bytes;
   out.update(DataJson(source->stats(), spent.count()));
   out["arch"] = models::CanonicalArch(flags.model.arch);
-  out["batch_size"] = flags.model.batch;
+  out["batch_size"] = flags.model.options.batch;
   out["predictions"] = Report(predictions, text);
   out["images_per_second"] =
       static_cast<double>(predictions.paths.size()) / spent.count();

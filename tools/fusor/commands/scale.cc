@@ -24,17 +24,12 @@ struct ScaleFlags {
   ModelFlags model;
   CompileFlags compile;
   OptimizerFlags optimizer;
-  int64_t nodes = 2;
-  int64_t gpus = 8;
+  inspect::ScaleOptions options = {.nodes = 2, .gpus = 8};
   std::string cluster = "dgx-h200";
-  std::string policy = "exact";
   std::string wire = "auto";
-  bool sharded = false;
   double slack_ms = 0.3;
-  double input_rate = 0;
   bool profile = false;
   double rank_rate = 0;
-  double node_rate = 0;
   std::string svg;
   std::string json;
 };
@@ -85,13 +80,8 @@ void RunScale(const ScaleFlags& flags) {
   CheckOutput("--json", flags.json);
   inspect::ScaleReport report;
   report.cluster = OpenCluster(flags.cluster);
-  inspect::ScaleOptions options{.nodes = flags.nodes,
-                                .gpus = flags.gpus,
-                                .batch = flags.model.batch,
-                                .sharded = flags.sharded,
-                                .input_rate = flags.input_rate,
-                                .node_rate = flags.node_rate};
-  options.policy = passes::ParseBucketPolicy("--bucket-policy", flags.policy);
+  inspect::ScaleOptions options = flags.options;
+  options.batch = flags.model.options.batch;
   options.policy.element_bytes = WireBytes(flags);
   options.policy.slack_seconds = flags.slack_ms * 1e-3;
   report.timeline = flags.profile ? MeasuredTimeline(flags, report.target)
@@ -100,13 +90,13 @@ void RunScale(const ScaleFlags& flags) {
   if (flags.rank_rate > 0) {
     report.timeline = inspect::Stretched(
         std::move(report.timeline),
-        static_cast<double>(flags.model.batch) / flags.rank_rate);
+        static_cast<double>(flags.model.options.batch) / flags.rank_rate);
     report.source += ", scaled to --rank-rate";
     report.target.clear();  // the speed is the cluster's own
   }
   report.subject =
       fmt::format("{}, batch {}", models::CanonicalArch(flags.model.arch),
-                  flags.model.batch);
+                  flags.model.options.batch);
   report.alternatives =
       inspect::Alternatives(report.timeline, report.cluster, options);
   fmt::print(text, "{}", inspect::ScaleText(report));
@@ -118,10 +108,10 @@ void RunScale(const ScaleFlags& flags) {
 
 void AddPredictionFlags(CLI::App& command, ScaleFlags& flags) {
   command.option_defaults()->group("Prediction");
-  command.add_option("--nodes", flags.nodes, "Nodes")
+  command.add_option("--nodes", flags.options.nodes, "Nodes")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 16));
-  command.add_option("--gpus", flags.gpus, "Ranks per node")
+  command.add_option("--gpus", flags.options.gpus, "Ranks per node")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 10));
   command
@@ -129,10 +119,7 @@ void AddPredictionFlags(CLI::App& command, ScaleFlags& flags) {
                   "Network links: a name from ir/target/clusters/, or a file")
       ->type_name("NAME|FILE")
       ->capture_default_str();
-  command
-      .add_option("--bucket-policy", flags.policy,
-                  "Gradient buckets: exact, cap:MB, apex, horovod or one")
-      ->capture_default_str();
+  AddBucketPolicy(command, flags.options.policy);
   command
       .add_option("--bucket-slack", flags.slack_ms,
                   "Policy exact: ms by which fewer buckets may delay the last "
@@ -146,10 +133,10 @@ void AddPredictionFlags(CLI::App& command, ScaleFlags& flags) {
       ->capture_default_str()
       ->check(OneOf({"auto", "32", "16"}));
   command.add_flag(
-      "--sharded-optimizer", flags.sharded,
+      "--sharded-optimizer", flags.options.sharded,
       "Shard the optimizer: reduce-scatter, update a shard, all-gather");
   command
-      .add_option("--input-rate", flags.input_rate,
+      .add_option("--input-rate", flags.options.input_rate,
                   "Maximum images/s of a node's input pipeline")
       ->check(Number(1e-6, 1e12));
   command.add_flag("--profile", flags.profile,
@@ -160,7 +147,7 @@ void AddPredictionFlags(CLI::App& command, ScaleFlags& flags) {
       ->check(Number(1e-6, 1e12));
   command
       .add_option(
-          "--node-rate", flags.node_rate,
+          "--node-rate", flags.options.node_rate,
           "Measured images/s of one node; scales the step on several nodes")
       ->check(Number(1e-6, 1e12));
   command.option_defaults()->group("Options");

@@ -9,12 +9,19 @@
 #include <string_view>
 #include <vector>
 
+#include "passes/passes.h"
+#include "runtime/backend/backend.h"
+#include "runtime/data/loader.h"
+#include "runtime/train/lr_schedule.h"
 #include "tools/fusor/flags/model_flags.h"
+#include "tools/inspect/dump/dumper.h"
 
 namespace fusor::tools {
 
 // Flags shared by several commands. Each Add function declares them on a
-// command. The flags struct must outlive the command.
+// command. The flags struct must outlive the command. Flags bind the fields of
+// the options structs that the library takes; other members are flags that
+// depend on each other or on the model.
 
 // Returns the options under these --help headings that differ from their
 // default, by first long name. List values are joined by commas.
@@ -32,35 +39,25 @@ void AddModelFlags(CLI::App& app, ModelFlags& flags);
 // What to dump of each compilation (tools/inspect/dump/dumper.h).
 struct DumpFlags {
   std::string to;  // folder, "-" for stdout; empty: nothing
-  std::string pass, module, pipeline;
-  std::vector<std::string> formats;
-  // Filled in by the parser: the command, and those of its non-default options
-  // that affect compilation.
-  std::string command;
-  std::map<std::string, std::string> options;
+  // No formats: the default. The parser fills in the command, and those of its
+  // non-default options that affect compilation.
+  inspect::DumpOptions options{.formats = {}};
 };
 void AddDumpFlags(CLI::App& app, DumpFlags& flags);
 
 struct CompileFlags {
   std::string backend = "cpu";
   std::string target;  // empty: this machine
-  int threads = 0;
-  std::string cuda_graph = "on";
-  int64_t graph_steps = 1;
-  std::string fusion = "on";
-  std::string rounding = "fast";
-  std::string winograd = "on";
-  std::string bn_lowering = "auto";
+  runtime::BackendOptions device;
+  // MakeCompileOptions sets the dtype and what other flags determine.
+  passes::PassOptions passes = {.norm_lowering = passes::NormLowering::kAuto};
+  std::vector<std::string> substitutes;  // NAME:FILE
   std::string dtype = "fp32";
   bool amp = false;
   std::string opt_level;  // empty: set by --amp
-  std::vector<std::string> amp_allow, amp_deny;
-  std::vector<std::string> substitutes;  // NAME:FILE
-  std::string cache = "on";
+  bool cache = true;
   std::string choices;  // file; empty: built-in heuristics, or the default file
   bool tune = false;
-  std::vector<std::string> disabled, only;
-  std::vector<std::string> fuel;  // "PASS=N"
   bool verify = false;
   bool verify_each = false;
   DumpFlags dump;
@@ -81,41 +78,17 @@ std::vector<std::string> CompileWords(const CLI::App& app);
 void AddTargetFlag(CLI::App& app, CompileFlags& flags);
 
 struct OptimizerFlags {
-  double lr = 0.1;
-  int64_t lr_images = 0;  // batch size that `lr` is for; 0: do not scale
-  std::string schedule = "cosine";
-  std::string lr_update = "step";
-  double end_lr = 0;
-  double power = 2;
-  int64_t cycle_epochs = 0;  // of the first cycle; 0: no restarts
-  int64_t cycle_factor = 1;
-  double momentum = 0.9;
-  double weight_decay = 1e-4;
+  passes::OptimizerOptions options;
   bool norm_weight_decay = false;
-  bool nesterov = false;
-  bool decoupled = false;
-  std::string optimizer = "sgd";
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double alpha = 0.99;
-  double eps = 1e-8;
-  double lars_coefficient = 0.001;
-  double clip_norm = 0;
-  double ema_decay = 0;
-  std::vector<std::string> groups;  // "REGEX:lr-scale=0.1,weight-decay=0"
-  double static_loss_scale = 0;     // not given: 1, or set by the opt level
-  bool dynamic_loss_scale = false;
-  double initial_loss_scale = 65536;
-  int64_t loss_scale_window = 2000;
-  double loss_scale_growth = 2;
-  double loss_scale_backoff = 0.5;
-  double min_loss_scale = 1;
-  double max_loss_scale = 16777216;
-  int64_t overflow_limit = 50;
+  passes::LossScaleOptions loss_scale = {.initial = 65536};  // if dynamic
+  double static_loss_scale = 0;  // not given: 1, or set by the opt level
+  // MakeSchedule converts its first cycle, milestones and warm-up, which are
+  // in epochs, epochs and steps.
+  runtime::LrScheduleOptions schedule = {.kind =
+                                             runtime::LrScheduleKind::kCosine};
+  int64_t lr_images = 0;  // batch size that the rate is for; 0: do not scale
+  bool by_epoch = false;  // update the rate every epoch
   double warmup_epochs = 0;
-  int64_t warmup_steps = 0;
-  std::vector<int64_t> milestones;  // epochs
-  double gamma = 0.1;
   // Filled in by the parser: given flags of options that not all optimizers
   // have, "momentum".
   std::set<std::string> given;
@@ -125,34 +98,19 @@ void AddOptimizerFlags(CLI::App& app, OptimizerFlags& flags);
 // Declares the learning rate schedule.
 void AddScheduleFlags(CLI::App& app, OptimizerFlags& flags);
 
-// Random changes of training images; see runtime::RandomOpsOptions.
-struct AugmentFlags {
-  std::string policy = "none";
-  int magnitude = 9;
-  std::vector<double> jitter;  // one, three or four values
-  double lighting = 0;
-  double grey = 0;
-  double blur = 0;
-  double erasing = 0;
-  bool repeats = false;
-  int repetitions = 3;
-};
-
 struct DataFlags {
-  int rank = 0;  // not flags: this process's shard of the data
-  int world_size = 1;
+  // Includes this process's shard of the data, without a flag. The seed is also
+  // that of initialisation and dropout.
+  runtime::LoaderOptions loader = {.repetitions = 3};
   std::string path;
   bool synthetic = false;
-  int workers = 2;
-  int prefetch = 4;
-  std::string bad_record = "fail";
-  std::string transform;  // for training; empty: by arch
-  AugmentFlags augment;
+  std::string transform;       // for training; empty: by arch
+  std::vector<double> jitter;  // one, three or four values
+  bool repeats = false;
   std::string val_transform;  // for evaluation; empty: by arch
   int64_t val_resize = 0;     // shorter side; 0: from the crop
   int64_t val_crop = 0;       // 0: the image size
   int64_t max_per_class = 0;
-  uint64_t seed = 0;
 };
 // How images are loaded.
 void AddLoaderFlags(CLI::App& app, DataFlags& flags);

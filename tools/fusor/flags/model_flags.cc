@@ -187,11 +187,12 @@ void UseModule(std::shared_ptr<const Graph> graph, ModelFlags& flags) {
     return built;
   };
   flags.arch = model.name;
-  flags.batch = model.batch;
+  flags.options.batch = model.batch;
   // Images have a size even if the model reads none.
   constexpr int64_t kNoImage = 8;
-  flags.image_size = images == nullptr ? kNoImage : images->type().shape[2];
-  flags.num_classes = ClassesOf(*graph);
+  flags.options.image_size =
+      images == nullptr ? kNoImage : images->type().shape[2];
+  flags.options.num_classes = ClassesOf(*graph);
   flags.graph = std::move(graph);
   models::RegisterModel(std::move(model));
 }
@@ -218,8 +219,8 @@ models::CustomModel ReadExported(const std::string& path) {
 void UseExported(const std::string& path, ModelFlags& flags) {
   models::CustomModel model = ReadExported(path);
   flags.arch = model.name;
-  if (model.batch != 0) flags.batch = model.batch;
-  flags.image_size = model.image_size;
+  if (model.batch != 0) flags.options.batch = model.batch;
+  flags.options.image_size = model.image_size;
   models::RegisterModel(std::move(model));
 }
 

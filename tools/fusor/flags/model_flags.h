@@ -7,6 +7,8 @@
 
 #include "ir/graph.h"
 #include "models/import/imported_model.h"
+#include "models/model.h"
+#include "runtime/train/mixup.h"
 
 namespace fusor::tools {
 
@@ -14,20 +16,11 @@ struct ModelFlags {
   std::string module;                      // file; empty: `arch`
   std::shared_ptr<const ir::Graph> graph;  // read from `module`
   std::string arch = "resnet50-v1.5";      // see models::CanonicalArch
-  int64_t batch = 32;
-  int64_t image_size = 0;   // 0: the model's default (224, CIFAR 32)
-  int64_t num_classes = 0;  // 0: from the data, or 1000
-  std::string fan = "fan-out";
-  bool zero_gamma = false;
-  double dropout = 0.5;
-  std::string loss = "cross-entropy";
-  double label_smoothing = 0;
-  double mixup = 0;
-  double cutmix = 0;
-  double mixup_switch = 0.5;
-  std::string augment_on = "host";
-  std::vector<double> mean, std;    // 3 values; empty: ImageNet's or CIFAR's
-  std::vector<std::string> freeze;  // regular expressions
+  // MakeModelOptions replaces an image size of 0 by the model's default (224,
+  // CIFAR 32), 0 classes by the data's or 1000, and sets what has no flag.
+  models::ModelOptions options = {.image_size = 0, .num_classes = 0};
+  runtime::MixOptions mix;        // how training mixes images and labels
+  std::vector<double> mean, std;  // 3 values; empty: ImageNet's or CIFAR's
 };
 
 // Reads a module and selects it as the model: registers it as "module:NAME"

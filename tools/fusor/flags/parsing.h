@@ -1,8 +1,12 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace fusor::tools {
@@ -19,6 +23,43 @@ CLI::Validator Number(double low);
 
 // One of these words. The message names the closest one.
 CLI::Validator OneOf(std::vector<std::string> words);
+
+// Declares a flag with a value for each of `names`.
+template <typename T>
+CLI::Option* AddNamed(CLI::App& app, const std::string& flag, T& value,
+                      const std::vector<std::string>& names,
+                      const std::function<T(const std::string&)>& parse,
+                      const std::string& help) {
+  const auto current = std::find_if(
+      names.begin(), names.end(),
+      [&](const std::string& name) { return parse(name) == value; });
+  return app
+      .add_option_function<std::string>(
+          flag,
+          [&value, parse](const std::string& name) { value = parse(name); },
+          help)
+      ->default_str(*current)
+      ->check(OneOf(names));
+}
+
+// The same, with the values of the names.
+template <typename T>
+using Choices = std::vector<std::pair<std::string, T>>;
+template <typename T>
+CLI::Option* AddChoice(CLI::App& app, const std::string& flag, T& value,
+                       const std::type_identity_t<Choices<T>>& choices,
+                       const std::string& help) {
+  std::vector<std::string> names;
+  for (const auto& [name, meaning] : choices) names.push_back(name);
+  const auto parse = [choices](const std::string& word) {
+    return std::find_if(
+               choices.begin(), choices.end(),
+               [&](const auto& choice) { return choice.first == word; })
+        ->second;
+  };
+  return AddNamed<T>(app, flag, value, names, parse, help);
+}
+inline const Choices<bool> kOnOff = {{"on", true}, {"off", false}};
 
 // Returns the words of the option's OneOf validator; none without one.
 std::vector<std::string> AllowedWords(CLI::Option& option);

@@ -68,11 +68,19 @@ std::map<std::string, std::string> RankSettings(
   return settings;
 }
 
+void AddBucketPolicy(CLI::App& app, passes::BucketPolicy& buckets) {
+  app.add_option_function<std::string>(
+         "--bucket-policy",
+         [&buckets](const std::string& policy) {
+           buckets = passes::ParseBucketPolicy("--bucket-policy", policy);
+         },
+         "Gradient buckets: exact, cap:MB, apex, horovod or one")
+      ->default_str(passes::PolicyName(buckets));
+}
+
 void AddCompiledRankFlags(CLI::App& app, RankFlags& f) {
   app.option_defaults()->group("Ranks");
-  app.add_option("--bucket-policy", f.buckets,
-                 "Gradient buckets: exact, cap:MB, apex, horovod or one")
-      ->capture_default_str();
+  AddBucketPolicy(app, f.buckets);
   app.add_option("--cluster", f.cluster,
                  "Network links for the exact policy: a name or file, as in "
                  "fusor scale")

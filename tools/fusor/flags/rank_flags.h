@@ -7,10 +7,12 @@
 #include <string>
 #include <string_view>
 
+#include "passes/collectives/bucket_partition.h"
+
 namespace fusor::tools {
 
 struct RankFlags {
-  std::string buckets = "exact";
+  passes::BucketPolicy buckets;
   std::string cluster = "ethernet-10g";
   std::string wire = "auto";
   bool sync_bn = false;
@@ -20,6 +22,7 @@ struct RankFlags {
   std::string interface;
 };
 void AddRankFlags(CLI::App& app, RankFlags& flags);
+void AddBucketPolicy(CLI::App& app, passes::BucketPolicy& buckets);
 // Declares the flags that do not affect compilation.
 void AddConnectionFlags(CLI::App& app, RankFlags& flags);
 

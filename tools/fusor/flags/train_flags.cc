@@ -36,11 +36,11 @@ constexpr std::array<std::string_view, 20> kNotDeciding = {
 
 void AddLengthFlags(CLI::App& app, TrainFlags& f) {
   app.option_defaults()->group("Run");
-  app.add_option("--epochs", f.epochs, "Passes over the data")
+  app.add_option("--epochs", f.options.epochs, "Passes over the data")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 30));
   app.add_option(
-         "--iterations", f.iterations,
+         "--iterations", f.options.iterations,
          "Stop after this many steps; the schedule ends there too (-1: off)")
       ->capture_default_str()
       ->check(WholeNumber(-1));
@@ -54,10 +54,11 @@ void AddLengthFlags(CLI::App& app, TrainFlags& f) {
       ->capture_default_str()
       ->type_name("N")
       ->check(WholeNumber(-1));
-  app.add_option("-p,--print-freq", f.print_every, "Steps per line of the log")
+  app.add_option("-p,--print-freq", f.options.print_every,
+                 "Steps per line of the log")
       ->capture_default_str()
       ->check(WholeNumber(1, 1 << 30));
-  app.add_option("--evaluate-every", f.eval_every,
+  app.add_option("--evaluate-every", f.options.eval_every,
                  "Epochs between evaluations (0: never)")
       ->capture_default_str()
       ->check(WholeNumber(0));
@@ -66,7 +67,7 @@ void AddLengthFlags(CLI::App& app, TrainFlags& f) {
       ->capture_default_str()
       ->type_name("PERCENT")
       ->check(Number(0, 100));
-  app.add_option("--overflow-limit", f.optimizer.overflow_limit,
+  app.add_option("--overflow-limit", f.options.overflow_limit,
                  "Stop after this many skipped updates in a row (0: never)")
       ->capture_default_str()
       ->check(WholeNumber(0));
@@ -131,14 +132,14 @@ void SettleTrainFlags(const CLI::App& app, TrainFlags& f) {
 }
 
 int64_t MicroBatches(const TrainFlags& flags) {
-  const int64_t ranks = flags.data.world_size;
-  const int64_t batch = flags.model.batch * ranks;
+  const int64_t ranks = flags.data.loader.world_size;
+  const int64_t batch = flags.model.options.batch * ranks;
   const int64_t wanted = flags.optimizer_batch;
   if (wanted < 0) return 1;
   FUSOR_CHECK(wanted > 0 && wanted % batch == 0, kUsage,
               "--optimizer-batch-size {}: expected a multiple of the {} images "
               "per step (-b {}, {})",
-              wanted, batch, flags.model.batch,
+              wanted, batch, flags.model.options.batch,
               ranks == 1 ? "one rank" : fmt::format("{} ranks", ranks));
   return wanted / batch;
 }
@@ -146,31 +147,27 @@ int64_t MicroBatches(const TrainFlags& flags) {
 runtime::TrainOptions MakeTrainOptions(const TrainFlags& flags,
                                        const runtime::TrainPosition& start,
                                        int64_t steps_per_epoch) {
-  runtime::TrainOptions options;
-  options.epochs = flags.epochs;
-  options.iterations = flags.iterations;
+  runtime::TrainOptions options = flags.options;
   options.run_steps = RunSteps(flags, steps_per_epoch);
-  options.print_every = flags.print_every;
   options.start = start;
   options.save_every = flags.checkpoint.every;
-  options.eval_every = flags.eval_every;
   if (flags.stop_at_top1 > 0) options.stop_at_top1 = flags.stop_at_top1 / 100;
-  options.seed = flags.data.seed;
-  options.mix = MixOf(flags.model);
+  options.seed = flags.data.loader.seed;
+  options.mix = flags.model.mix;
   options.micro_batches = MicroBatches(flags);
-  options.graph_steps = flags.compile.graph_steps;
+  options.graph_steps = flags.compile.device.graph_steps;
   CheckGraphSteps(flags.compile);
   FUSOR_CHECK(options.graph_steps == 1 || options.micro_batches == 1, kUsage,
               "--cuda-graph-steps {} and --optimizer-batch-size {}: expected "
               "one of them",
               options.graph_steps, flags.optimizer_batch);
-  options.overflow_limit = flags.optimizer.overflow_limit;
-  const int64_t total =
-      flags.iterations >= 0 ? flags.iterations : flags.epochs * steps_per_epoch;
-  options.lr = MakeSchedule(
-      flags.optimizer,
-      flags.model.batch * options.micro_batches * flags.data.world_size,
-      flags.epochs, steps_per_epoch, total);
+  const int64_t total = options.iterations >= 0
+                            ? options.iterations
+                            : options.epochs * steps_per_epoch;
+  options.lr = MakeSchedule(flags.optimizer,
+                            flags.model.options.batch * options.micro_batches *
+                                flags.data.loader.world_size,
+                            options.epochs, steps_per_epoch, total);
   return options;
 }
 

@@ -28,12 +28,9 @@ struct TrainFlags {
   RecipeFlags recipe;
   AutoFlags automatic;
   RankFlags ranks;
-  int64_t epochs = 90;
-  int64_t iterations = -1;
+  runtime::TrainOptions options = {.epochs = 90};
   int64_t run_epochs = -1;
   int64_t prof = -1;
-  int64_t print_every = 10;
-  int64_t eval_every = 1;
   int64_t optimizer_batch = -1;
   double stop_at_top1 = 0;  // percent; 0: off
   bool training_only = false;

@@ -34,10 +34,10 @@ std::vector<std::string> PartsOf(const std::string& text, char separator) {
   return parts;
 }
 
-// Inserts the shared values before the variant's.
-void Prepend(const std::vector<std::string>& shared, bool given,
-             std::vector<std::string>& list) {
-  if (given) list.insert(list.begin(), shared.begin(), shared.end());
+// Adds the shared values to the variant's.
+template <typename T>
+void Merge(const T& shared, bool given, T& own) {
+  if (given) own.insert(shared.begin(), shared.end());
 }
 
 // Parses the flags of one variant like a command line.
@@ -66,8 +66,10 @@ class VariantParser {
       std::string what = DescribeUsageError(app_, error);
       if (what.starts_with("--")) what = what.substr(2);
       ThrowError(ErrorCode::kUsage, flag_ + ": " + what);
+    } catch (const Error& error) {
+      throw Error(error.code(), flag_ + ": " + error.what());
     }
-    PrependShared();
+    MergeShared();
     return {text, std::move(flags_), of_ranks_};
   }
 
@@ -111,18 +113,22 @@ class VariantParser {
                                               key, NameHint(key, keys)));
   }
 
-  void PrependShared() {
+  void MergeShared() {
     const auto given = [&](const char* name) {
       return app_.get_option(name)->count() > 0;
     };
-    const CompileFlags& from = shared_.compile;
-    CompileFlags& to = flags_.compile;
-    Prepend(from.disabled, given("--disable-pass"), to.disabled);
-    Prepend(from.only, given("--only-pass"), to.only);
-    Prepend(from.amp_allow, given("--amp-allow"), to.amp_allow);
-    Prepend(from.amp_deny, given("--amp-deny"), to.amp_deny);
-    Prepend(from.fuel, given("--fuel"), to.fuel);
-    Prepend(from.substitutes, given("--substitute-kernel"), to.substitutes);
+    const passes::PassOptions& from = shared_.compile.passes;
+    passes::PassOptions& to = flags_.compile.passes;
+    Merge(from.disabled, given("--disable-pass"), to.disabled);
+    Merge(from.only, given("--only-pass"), to.only);
+    Merge(from.precision.allow, given("--amp-allow"), to.precision.allow);
+    Merge(from.precision.deny, given("--amp-deny"), to.precision.deny);
+    Merge(from.fuel, given("--fuel"), to.fuel);
+    if (given("--substitute-kernel")) {
+      const std::vector<std::string>& substitutes = shared_.compile.substitutes;
+      std::vector<std::string>& own = flags_.compile.substitutes;
+      own.insert(own.begin(), substitutes.begin(), substitutes.end());
+    }
   }
 
   const std::string& flag_;

@@ -97,8 +97,8 @@ class Chooser {
         scratch_(std::filesystem::temp_directory_path() /
                  fmt::format("fusor-auto-{}", getpid())) {
     base_.compile.choices.clear();
-    base_.compile.threads =
-        RankRun(base_.ranks, place).Threads(base_.compile.threads);
+    base_.compile.device.threads =
+        RankRun(base_.ranks, place).Threads(base_.compile.device.threads);
     std::filesystem::create_directories(scratch_);
   }
   ~Chooser() {
@@ -185,7 +185,8 @@ class Chooser {
     if (!base_.data.path.empty() && !IsGiven("--workers")) {
       const int64_t cores = std::thread::hardware_concurrency();
       space.push_back(Sizes("workers", "--workers", 1,
-                            std::max<int64_t>(4, cores), base_.data.workers));
+                            std::max<int64_t>(4, cores),
+                            base_.data.loader.threads));
     }
     if (place_.world_size > 1) {
       if (!IsGiven("--bucket-policy")) {
@@ -235,14 +236,19 @@ class Chooser {
 
   AutoStep StepOf(const AutoPoint& point) const {
     AutoStep step = base_;
+    passes::PassOptions& passes = step.compile.passes;
     for (const auto& [flag, value] : SettingsOf(space_, point)) {
-      if (flag == "--batch-size") step.model.batch = std::stoll(value);
+      if (flag == "--batch-size") step.model.options.batch = std::stoll(value);
       if (flag == "--amp") step.compile.amp = true;
-      if (flag == "--winograd") step.compile.winograd = value;
-      if (flag == "--fusion") step.compile.fusion = value;
-      if (flag == "--bn-lowering") step.compile.bn_lowering = value;
-      if (flag == "--workers") step.data.workers = std::stoi(value);
-      if (flag == "--bucket-policy") step.ranks.buckets = value;
+      if (flag == "--winograd") passes.winograd = value == "on";
+      if (flag == "--fusion") passes.fusion = value == "on";
+      if (flag == "--bn-lowering") {
+        passes.norm_lowering = passes::ParseNormLowering(value);
+      }
+      if (flag == "--workers") step.data.loader.threads = std::stoi(value);
+      if (flag == "--bucket-policy") {
+        step.ranks.buckets = passes::ParseBucketPolicy(flag, value);
+      }
     }
     if (IsTuned(point)) {
       step.compile.choices = TunedFile(point);
@@ -282,9 +288,10 @@ class Chooser {
                                Mib(bytes), Mib(free))};
       }
       seconds_[point] = out["seconds"];
-      return {static_cast<double>(step.model.batch * place_.world_size) /
-                  seconds_[point],
-              ""};
+      return {
+          static_cast<double>(step.model.options.batch * place_.world_size) /
+              seconds_[point],
+          ""};
     } catch (const Error& error) {
       return {0, error.what()};
     }
@@ -306,7 +313,7 @@ class Chooser {
     return inspect::PredictScale(timeline, OpenCluster(step.ranks.cluster),
                                  {.nodes = nodes,
                                   .gpus = place_.world_size / nodes,
-                                  .batch = step.model.batch,
+                                  .batch = step.model.options.batch,
                                   .policy = options.buckets,
                                   .sharded = step.ranks.sharded})
         .step;
@@ -331,7 +338,7 @@ class Chooser {
       const double rate = out.is_object() ? out["rate"].get<double>() : 0;
       if (rate <= 0) return {0, "not finished in time"};
       const auto images =
-          static_cast<double>(step.model.batch * place_.local_size);
+          static_cast<double>(step.model.options.batch * place_.local_size);
       slowdown_ = images / rate / seconds_[point];
       return {rate, ""};
     } catch (const Error& error) {

@@ -219,8 +219,8 @@ runtime::Program& AddFirstProgram(runtime::Session& session,
     if (error.code() != ErrorCode::kOutOfMemory || one_batch) throw;
     const auto compiler =
         runtime::LoadBackend(flags.backend)
-            .CreateCompiler("",
-                            runtime::BackendOptions{.threads = flags.threads});
+            .CreateCompiler(
+                "", runtime::BackendOptions{.threads = flags.device.threads});
     const auto plan = [&](int64_t batch) {
       models::ModelOptions smaller = model;
       smaller.batch = batch;
@@ -330,7 +330,7 @@ void AddMaxBatchFlags(CLI::App& app, MaxBatchFlags& f) {
 json FindMaxBatch(const MaxBatchFlags& flags, const CompileFlags& compile,
                   const SearchedStep& step, FILE* text) {
   runtime::Backend& backend = runtime::LoadBackend(compile.backend);
-  const runtime::BackendOptions options{.threads = compile.threads};
+  const runtime::BackendOptions options{.threads = compile.device.threads};
   const auto compiler = backend.CreateCompiler("", options);
   int64_t room = flags.memory_mib << 20;
   if (room == 0) {

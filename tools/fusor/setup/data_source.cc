@@ -18,16 +18,9 @@
 namespace fusor::tools {
 namespace {
 
-runtime::RandomOpsOptions MakeRandomOps(const AugmentFlags& flags,
-                                        const ModelFlags& model) {
-  using Policy = runtime::AutoAugmentPolicy;
-  runtime::RandomOpsOptions ops;
-  ops.policy = flags.policy == "ra"         ? Policy::kRandAugment
-               : flags.policy == "ta_wide"  ? Policy::kTrivialAugmentWide
-               : flags.policy == "imagenet" ? Policy::kImageNet
-                                            : Policy::kNone;
-  ops.magnitude = flags.magnitude;
-  const std::vector<double>& jitter = flags.jitter;
+// Sets the options of random ops that depend on others or on the model.
+void SettleRandomOps(const std::vector<double>& jitter, const ModelFlags& model,
+                     runtime::RandomOpsOptions& ops) {
   FUSOR_CHECK(jitter.size() < 5 && jitter.size() != 2, kUsage,
               "--color-jitter: expected one, three or four numbers, got {}",
               jitter.size());
@@ -41,16 +34,11 @@ runtime::RandomOpsOptions MakeRandomOps(const AugmentFlags& flags,
                 "got {}",
                 ops.hue);
   }
-  ops.lighting = flags.lighting;
-  ops.grey = flags.grey;
-  ops.blur = flags.blur;
-  ops.erasing = flags.erasing;
-  ops.defer = model.augment_on == "device";
+  ops.defer = model.options.augment;
   const std::array<double, 3> mean = MakeModelOptions(model, 0).mean;
   for (size_t c = 0; c < 3; ++c) {
     ops.erased_colour[c] = static_cast<uint8_t>(std::lround(mean[c]));
   }
-  return ops;
 }
 
 runtime::Transform MakeTransform(const DataFlags& data, const ModelFlags& model,
@@ -84,26 +72,18 @@ runtime::Transform MakeTransform(const DataFlags& data, const ModelFlags& model,
                    : name == "centre-crop"       ? Kind::kCentreCrop
                    : name == "pad-crop"          ? Kind::kPadCrop
                                                  : Kind::kExact;
-  transform.ops = MakeRandomOps(data.augment, model);
+  transform.ops = data.loader.transform.ops;
+  SettleRandomOps(data.jitter, model, transform.ops);
   return transform;
 }
 
 runtime::LoaderOptions MakeLoader(const DataFlags& data,
                                   const ModelFlags& model, bool training) {
-  runtime::LoaderOptions options;
-  options.batch_size = static_cast<int>(model.batch);
+  runtime::LoaderOptions options = data.loader;
+  options.batch_size = static_cast<int>(model.options.batch);
   options.transform = MakeTransform(data, model, training);
   options.training = training;
-  options.seed = data.seed;
-  if (training && data.augment.repeats) {
-    options.repetitions = data.augment.repetitions;
-  }
-  options.rank = data.rank;
-  options.world_size = data.world_size;
-  options.threads = data.workers;
-  options.prefetch = data.prefetch;
-  options.bad_record = data.bad_record == "skip" ? runtime::BadRecord::kSkip
-                                                 : runtime::BadRecord::kFail;
+  if (!training || !data.repeats) options.repetitions = 1;
   return options;
 }
 
@@ -120,9 +100,9 @@ std::unique_ptr<runtime::ImageSet> OpenImages(const DataFlags& data,
       data.path,
       {.split = split,
        .max_per_class = split == Split::kTrain ? data.max_per_class : 0,
-       .num_classes = static_cast<int>(model.num_classes)});
+       .num_classes = static_cast<int>(model.options.num_classes)});
   if (images == nullptr) return nullptr;
-  FUSOR_CHECK(images->num_classes() > 1 || model.num_classes > 1, kData,
+  FUSOR_CHECK(images->num_classes() > 1 || model.options.num_classes > 1, kData,
               "{} {}: expected at least 2 classes, got only '{}'",
               images->format(), images->path(), images->class_names()[0]);
   for (const std::string& warning : images->warnings()) {
@@ -137,14 +117,15 @@ int64_t EvalImageSize(const DataFlags& data, const ModelFlags& model) {
 
 void CheckTransform(const runtime::ImageSet* images, const DataFlags& data,
                     const ModelFlags& model, Split split) {
-  if (images == nullptr || data.bad_record == "skip") return;
+  if (images == nullptr || data.loader.bad_record == runtime::BadRecord::kSkip)
+    return;
   const bool training = split == Split::kTrain;
   const runtime::Transform transform = MakeTransform(data, model, training);
   try {
     runtime::CheckImages(*images, transform,
-                         {.threads = data.workers,
-                          .rank = data.rank,
-                          .world_size = data.world_size});
+                         {.threads = data.loader.threads,
+                          .rank = data.loader.rank,
+                          .world_size = data.loader.world_size});
   } catch (const Error& error) {
     if (!runtime::TakesOneSize(transform.kind)) throw;
     throw Error(error.code(),
@@ -186,13 +167,13 @@ std::unique_ptr<runtime::BatchSource> OpenTraining(
     return std::make_unique<runtime::Loader>(std::move(images), options);
   }
   runtime::SyntheticOptions options;
-  options.batch_size = static_cast<int>(model.batch);
+  options.batch_size = static_cast<int>(model.options.batch);
   options.image_size = static_cast<int>(ImageSize(model));
   options.num_classes =
       static_cast<int>(MakeModelOptions(model, /*classes=*/0).num_classes);
-  options.seed = data.seed;
-  options.rank = data.rank;
-  options.world_size = data.world_size;
+  options.seed = data.loader.seed;
+  options.rank = data.loader.rank;
+  options.world_size = data.loader.world_size;
   options.start = start * micro_batches;
   options.allocate = allocate;
   return std::make_unique<runtime::SyntheticSource>(options);

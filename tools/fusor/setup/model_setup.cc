@@ -14,42 +14,26 @@ bool IsCifar(const ModelFlags& flags) {
 }
 
 int64_t ImageSize(const ModelFlags& flags) {
-  if (flags.image_size != 0) return flags.image_size;
+  if (flags.options.image_size != 0) return flags.options.image_size;
   return IsCifar(flags) ? 32 : 224;
 }
 
-runtime::MixOptions MixOf(const ModelFlags& flags) {
-  return {.mixup = flags.mixup,
-          .cutmix = flags.cutmix,
-          .switch_probability = flags.mixup_switch};
-}
-
 models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes) {
-  models::ModelOptions options;
-  options.batch = flags.batch;
+  models::ModelOptions options = flags.options;
   options.image_size = ImageSize(flags);
   const models::CustomModel* custom = models::FindCustomModel(flags.arch);
   const bool own = custom != nullptr && custom->num_classes != 0;
-  options.num_classes = flags.num_classes != 0 ? flags.num_classes
-                        : classes != 0         ? classes
-                        : own                  ? custom->num_classes
-                                               : kDefaultClasses;
+  if (options.num_classes == 0) {
+    options.num_classes = classes != 0 ? classes
+                          : own        ? custom->num_classes
+                                       : kDefaultClasses;
+  }
   FUSOR_CHECK(classes <= options.num_classes, kUsage,
               "--num-classes: expected at least the {} classes of the data, "
               "got {}",
-              classes, flags.num_classes);
-  const bool fan_in =
-      flags.fan.ends_with("fan-in") || flags.fan.ends_with("fanin");
-  options.fan = fan_in ? models::FanMode::kFanIn : models::FanMode::kFanOut;
-  options.zero_gamma = flags.zero_gamma;
-  options.dropout = flags.dropout;
-  if (flags.loss == "bce") options.loss = models::Loss::kBinaryCrossEntropy;
-  if (flags.loss == "mse") options.loss = models::Loss::kMeanSquaredError;
-  options.label_smoothing = flags.label_smoothing;
-  options.mixup = flags.mixup > 0;
-  options.cutmix = flags.cutmix > 0;
-  options.augment = flags.augment_on == "device";
-  options.freeze = flags.freeze;
+              classes, flags.options.num_classes);
+  options.mixup = flags.mix.mixup > 0;
+  options.cutmix = flags.mix.cutmix > 0;
   if (IsCifar(flags)) {
     options.mean = {125.3, 123.0, 113.9};
     options.std = {63.0, 62.1, 66.7};
@@ -76,7 +60,7 @@ Program OpenProgram(const ProgramSource& source, int64_t norm_ranks) {
   const bool eval = source.phase == "eval";
   if (source.model.graph != nullptr) {
     Program program{source.model.graph->Clone()};
-    models::FreezeParameters(*program.graph, source.model.freeze);
+    models::FreezeParameters(*program.graph, source.model.options.freeze);
     program.kind = source.phase.empty() ? KindOf(*program.graph)
                    : eval               ? ProgramKind::kEval
                                         : ProgramKind::kTrain;

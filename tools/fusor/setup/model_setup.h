@@ -7,7 +7,6 @@
 #include "codegen/compiler.h"
 #include "ir/graph.h"
 #include "models/model.h"
-#include "runtime/train/mixup.h"
 #include "tools/fusor/flags/flag_groups.h"
 
 namespace fusor::tools {
@@ -18,9 +17,6 @@ inline constexpr int kDefaultClasses = 1000;
 bool IsCifar(const ModelFlags& flags);
 // Returns --image-size, or the model's default.
 int64_t ImageSize(const ModelFlags& flags);
-
-// Returns how training mixes images and labels.
-runtime::MixOptions MixOf(const ModelFlags& flags);
 
 // Returns the model's options. `classes`: of the data; 0: no data.
 models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes);

@@ -68,7 +68,7 @@ void UseProgram(const ProgramFile& file, const std::string& path,
               "{}: {}; use --recompile to compile it for this machine", path,
               obstacle);
   flags.compile.backend = file.backend;
-  flags.compile.threads = file.origin.threads;
+  flags.compile.device.threads = file.origin.threads;
   flags.program_file = path;
 }
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -46,8 +45,8 @@ void Keep(const DumpFlags& flags, const passes::PassTrace& trace,
   if (error || mkdtemp(folder.data()) == nullptr) return;
   inspect::DumpOptions options;
   options.version = FUSOR_VERSION;
-  options.command = flags.command;
-  options.options = flags.options;
+  options.command = flags.options.command;
+  options.options = flags.options.options;
   try {
     inspect::Dumper dumper(options,
                            std::make_unique<inspect::FolderSink>(folder));
@@ -72,24 +71,6 @@ codegen::CompileObserver KeepFailedPass(const DumpFlags& flags) {
 using nlohmann::json;
 
 namespace {
-
-// Parses "PASS=N" entries.
-std::map<std::string, int64_t> ParseFuel(const std::vector<std::string>& list) {
-  std::map<std::string, int64_t> fuel;
-  for (const std::string& text : list) {
-    const size_t equals = text.find('=');
-    const std::string count =
-        equals == std::string::npos ? "" : text.substr(equals + 1);
-    int64_t rewrites = -1;
-    const auto result =
-        std::from_chars(count.data(), count.data() + count.size(), rewrites);
-    FUSOR_CHECK(result.ec == std::errc() && rewrites >= 0 &&
-                    result.ptr == count.data() + count.size(),
-                kUsage, "--fuel {}: expected PASS=N, N at least 0", text);
-    fuel[text.substr(0, equals)] = rewrites;
-  }
-  return fuel;
-}
 
 // Parses "KERNEL:FILE" entries.
 std::map<std::string, codegen::KernelSubstitute> ReadSubstitutes(
@@ -129,30 +110,20 @@ void CloseDumper(inspect::Dumper* dumper) {
 
 std::shared_ptr<inspect::Dumper> OpenDumper(const DumpFlags& flags,
                                             const std::string& part) {
+  inspect::DumpOptions options = flags.options;
   if (flags.to.empty()) {
-    FUSOR_CHECK(flags.pass.empty() && flags.module.empty() &&
-                    flags.pipeline.empty() && flags.formats.empty(),
+    FUSOR_CHECK(options.pass.empty() && options.module.empty() &&
+                    options.pipeline.empty() && options.formats.empty(),
                 kUsage,
                 "--dump-pass, --dump-module, --dump-pipeline and "
                 "--dump-format: expected --dump-to DIR too");
     return nullptr;
   }
-  inspect::DumpOptions options;
-  options.pass = flags.pass;
-  options.module = flags.module;
-  options.pipeline = flags.pipeline;
-  if (!flags.formats.empty()) options.formats.clear();
-  for (const std::string& format : flags.formats) {
-    FUSOR_CHECK(flags.to != "-" || format != "proto", kUsage,
-                "--dump-format proto is binary: expected --dump-to DIR, got -");
-    options.formats.insert(format == "text"    ? inspect::DumpFormat::kText
-                           : format == "proto" ? inspect::DumpFormat::kProto
-                           : format == "dot"   ? inspect::DumpFormat::kDot
-                                               : inspect::DumpFormat::kHtml);
-  }
+  FUSOR_CHECK(
+      flags.to != "-" || !options.formats.contains(inspect::DumpFormat::kProto),
+      kUsage, "--dump-format proto is binary: expected --dump-to DIR, got -");
+  if (options.formats.empty()) options.formats = inspect::DumpOptions{}.formats;
   options.version = FUSOR_VERSION;
-  options.command = flags.command;
-  options.options = flags.options;
   std::unique_ptr<inspect::DumpSink> sink;
   if (flags.to == "-") {
     sink = std::make_unique<inspect::StreamSink>(
@@ -187,32 +158,25 @@ codegen::CompileObserver WarnOfCache() {
 }  // namespace
 
 std::string KernelCacheFolder(const CompileFlags& flags) {
-  const std::string folder = flags.cache == "on" ? CacheDirectory() : "";
+  const std::string folder = flags.cache ? CacheDirectory() : "";
   return folder.empty() ? "" : folder + "/kernels";
 }
 
 codegen::CompileOptions MakeCompileOptions(
     const CompileFlags& flags, const OptimizerFlags& optimizer,
     const std::shared_ptr<inspect::Dumper>& dumper) {
-  codegen::CompileOptions options;
-  options.passes.fusion = flags.fusion == "on";
-  options.passes.eager_rounding = flags.rounding == "eager";
-  options.passes.winograd = flags.winograd == "on";
-  options.passes.norm_lowering = passes::ParseNormLowering(flags.bn_lowering);
+  codegen::CompileOptions options = {.passes = flags.passes};
   FUSOR_CHECK(options.passes.fusion || options.passes.norm_lowering <=
                                            passes::NormLowering::kKernels,
               kUsage,
               "--bn-lowering {}: expected separate or kernels with --fusion "
               "off",
-              flags.bn_lowering);
+              passes::NormLoweringName(options.passes.norm_lowering));
   options.passes.precision = MakePrecision(flags);
   if (!flags.choices.empty() && !flags.tune) {
     options.passes.choices = ir::ReadAutotuneResults(flags.choices);
   }
   options.substitutes = ReadSubstitutes(flags.substitutes);
-  options.passes.disabled = {flags.disabled.begin(), flags.disabled.end()};
-  options.passes.only = {flags.only.begin(), flags.only.end()};
-  options.passes.fuel = ParseFuel(flags.fuel);
   passes::CheckPassNames(options.passes);
   options.passes.optimizer = MakeOptimizer(optimizer);
   options.passes.loss_scale = MakeLossScale(flags, optimizer);
@@ -238,63 +202,55 @@ runtime::LrScheduleOptions MakeSchedule(const OptimizerFlags& flags,
                                         int64_t batch, int64_t epochs,
                                         int64_t steps_per_epoch,
                                         int64_t total_steps) {
-  const bool by_epoch = flags.lr_update == "epoch";
+  using Kind = runtime::LrScheduleKind;
+  runtime::LrScheduleOptions options = flags.schedule;
+  const bool by_epoch = flags.by_epoch;
   FUSOR_CHECK(
-      !by_epoch || flags.warmup_steps == 0, kUsage,
+      !by_epoch || options.warmup == 0, kUsage,
       "--warmup-steps: expected --warmup (epochs) with --lr-update epoch");
-  const bool curve = flags.schedule != "constant" && flags.schedule != "step";
-  FUSOR_CHECK(curve || flags.cycle_epochs == 0, kUsage,
-              "--lr-cycle-epochs: expected --lr-schedule linear, cosine or "
-              "polynomial, got {}",
-              flags.schedule);
-  const auto per_epoch = static_cast<double>(steps_per_epoch);
-  runtime::LrScheduleOptions options;
-  options.kind = runtime::ParseLrSchedule(flags.schedule);
-  options.base = flags.lr;
+  const bool steps = options.kind == Kind::kStep;
+  FUSOR_CHECK(
+      (!steps && options.kind != Kind::kConstant) || options.first_cycle == 0,
+      kUsage,
+      "--lr-cycle-epochs: expected --lr-schedule linear, cosine or "
+      "polynomial, got {}",
+      steps ? "step" : "constant");
   if (flags.lr_images > 0) {
     options.base *=
         static_cast<double>(batch) / static_cast<double>(flags.lr_images);
   }
-  options.end = flags.end_lr;
-  options.power = flags.power;
   options.steps_per_update = by_epoch ? steps_per_epoch : 1;
   options.total =
       by_epoch ? epochs : std::min(total_steps, epochs * steps_per_epoch);
-  options.warmup =
-      flags.warmup_steps != 0
-          ? flags.warmup_steps
-          : std::llround(flags.warmup_epochs * (by_epoch ? 1 : per_epoch));
-  std::vector<int64_t> milestones = flags.milestones;
-  if (milestones.empty()) milestones = {30, 60, 80};
-  for (int64_t epoch : milestones) {
-    options.milestones.push_back(by_epoch ? epoch : epoch * steps_per_epoch);
+  const int64_t per_epoch = by_epoch ? 1 : steps_per_epoch;
+  if (options.warmup == 0) {
+    options.warmup =
+        std::llround(flags.warmup_epochs * static_cast<double>(per_epoch));
   }
-  options.gamma = flags.gamma;
-  options.first_cycle = flags.cycle_epochs * (by_epoch ? 1 : steps_per_epoch);
-  options.cycle_factor = flags.cycle_factor;
+  if (options.milestones.empty()) options.milestones = {30, 60, 80};
+  for (int64_t& milestone : options.milestones) milestone *= per_epoch;
+  options.first_cycle *= per_epoch;
   return options;
 }
 
 void CheckGraphSteps(const CompileFlags& flags) {
-  if (flags.graph_steps == 1) return;
+  const int64_t steps = flags.device.graph_steps;
+  if (steps == 1) return;
   FUSOR_CHECK(flags.backend == "cuda", kUsage,
-              "--cuda-graph-steps {}: expected backend cuda, got {}",
-              flags.graph_steps, flags.backend);
-  FUSOR_CHECK(flags.cuda_graph == "on", kUsage,
+              "--cuda-graph-steps {}: expected backend cuda, got {}", steps,
+              flags.backend);
+  FUSOR_CHECK(flags.device.graph, kUsage,
               "--cuda-graph-steps {} and --cuda-graph off: expected one of "
               "them",
-              flags.graph_steps);
+              steps);
 }
 
 std::unique_ptr<runtime::Session> OpenSession(
     const CompileFlags& flags, runtime::Communicator* communicator) {
-  return std::make_unique<runtime::Session>(
-      runtime::LoadBackend(flags.backend),
-      runtime::BackendOptions{.threads = flags.threads,
-                              .graph = flags.cuda_graph == "on",
-                              .graph_steps = flags.graph_steps,
-                              .warning = Warn},
-      communicator);
+  runtime::BackendOptions options = flags.device;
+  options.warning = Warn;
+  return std::make_unique<runtime::Session>(runtime::LoadBackend(flags.backend),
+                                            options, communicator);
 }
 
 std::string KernelText(const codegen::Plan& plan) {

@@ -180,8 +180,8 @@ TrainedModel OpenTrained(const TrainedFlags& flags, const ModelFlags& model,
       flags.weights.empty() ? runtime::Safetensors{custom->weights(), {}}
                             : runtime::ReadWeights(path);
   ModelFlags own = model;
-  if (images == nullptr && own.num_classes == 0) {
-    own.num_classes = TrainedClasses(weights.metadata);
+  if (images == nullptr && own.options.num_classes == 0) {
+    own.options.num_classes = TrainedClasses(weights.metadata);
   }
   models::ModelOptions options = MakeModelOptions(own, NumClasses(images));
   if (!flags.allow_mismatch) {

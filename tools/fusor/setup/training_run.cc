@@ -112,7 +112,7 @@ class TrainingRun::Rank {
             models::CanonicalArch(flags_.model.arch),
             MakeModelOptions(flags_.model, NumClasses(train_images.get())),
             train_images.get()),
-        flags_.data.seed, text_);
+        flags_.data.loader.seed, text_);
     ranks_.Connect(flags_.compile.backend, text_);
     ranks_.CompareSettings(Settings(train_images.get(), val_images.get()));
     CheckTransform(train_images.get(), flags_.data, flags_.model,
@@ -174,9 +174,10 @@ class TrainingRun::Rank {
   // Only rank 0 writes logs, checkpoints and reports; other ranks only compute.
   // Returns the stream for text.
   FILE* TakePlace() {
-    flags_.data.rank = ranks_.rank();
-    flags_.data.world_size = ranks_.world_size();
-    flags_.compile.threads = ranks_.Threads(flags_.compile.threads);
+    flags_.data.loader.rank = ranks_.rank();
+    flags_.data.loader.world_size = ranks_.world_size();
+    flags_.compile.device.threads =
+        ranks_.Threads(flags_.compile.device.threads);
     if (ranks_.leads()) {
       return hooks_.text != nullptr
                  ? hooks_.text
@@ -194,7 +195,8 @@ class TrainingRun::Rank {
 
   // Images per update, over all ranks.
   int64_t UpdateBatch() const {
-    return flags_.model.batch * MicroBatches(flags_) * ranks_.world_size();
+    return flags_.model.options.batch * MicroBatches(flags_) *
+           ranks_.world_size();
   }
 
   // Returns rank 0's position; only rank 0 reads checkpoints.
@@ -228,7 +230,8 @@ class TrainingRun::Rank {
 
   std::unique_ptr<runtime::ImageSet> ListValidation(
       const runtime::ImageSet* train) {
-    if (train == nullptr || flags_.training_only || flags_.eval_every == 0) {
+    if (train == nullptr || flags_.training_only ||
+        flags_.options.eval_every == 0) {
       return nullptr;
     }
     if (flags_.model.graph != nullptr) {
@@ -255,12 +258,12 @@ class TrainingRun::Rank {
     const int classes = NumClasses(images);
     Checkpointing::Options identity = {
         {"--arch", models::CanonicalArch(model.arch)},
-        {"--batch-size", fmt::format("{}", model.batch)},
+        {"--batch-size", fmt::format("{}", model.options.batch)},
         {"--image-size", fmt::format("{}", ImageSize(model))},
         {"--num-classes",
          fmt::format("{}", MakeModelOptions(model, classes).num_classes)},
         {"--optimizer-batch-size", fmt::format("{}", UpdateBatch())},
-        {"--seed", fmt::format("{}", flags_.data.seed)},
+        {"--seed", fmt::format("{}", flags_.data.loader.seed)},
         {"data", images == nullptr ? "synthetic" : images->Description()}};
     if (model.graph != nullptr) {
       identity["--module"] =
@@ -458,7 +461,7 @@ class TrainingRun::Rank {
     json& out = result_;
     out = EvaluationJson(*report);
     out["arch"] = models::CanonicalArch(flags_.model.arch);
-    out["batch_size"] = flags_.model.batch;
+    out["batch_size"] = flags_.model.options.batch;
     WriteJson(flags_.json, out);
   }
 
@@ -466,7 +469,7 @@ class TrainingRun::Rank {
     return StopRequested() || (hooks_.observer.stop && hooks_.observer.stop());
   }
 
-  bool Averages() const { return flags_.optimizer.ema_decay > 0; }
+  bool Averages() const { return flags_.optimizer.options.ema_decay > 0; }
 
   void Save() {
     if (checkpointing_->saves()) {
@@ -493,7 +496,7 @@ class TrainingRun::Rank {
     out["needed_bytes"] = needed_bytes_;
     out.update(TrainingJson(report));
     out["arch"] = models::CanonicalArch(flags_.model.arch);
-    out["batch_size"] = flags_.model.batch;
+    out["batch_size"] = flags_.model.options.batch;
     if (!tuning_.is_null()) out["tuning"] = tuning_;
     out["ranks"] = ranks_.world_size();
     if (!evals_.empty()) {
