@@ -22,10 +22,14 @@
 // they overlap with the all-reduces of other buckets. The gradients of a bucket
 // are stored in the order in which those launches read them.
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
+#include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
+#include <variant>
 
 #include "ir/builder.h"
 #include "ir/op.h"
@@ -284,6 +288,24 @@ bool CopiesLieTogether(const Graph& graph, const std::vector<Node*>& members,
   return true;
 }
 
+// Lists the values of attributes, except lists of integers. Those are shapes
+// and dimensions, which may differ: the ops are elementwise, spread a scalar or
+// reduce a whole tensor.
+std::string ValuesOf(const ir::Attrs& attrs) {
+  std::string text;
+  const auto append = [&]<typename T>(const T& value) {
+    if constexpr (std::is_same_v<T, double>) {
+      text += fmt::format("{:a},", value);
+    } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+      text += fmt::format("{:a},", fmt::join(value, " "));
+    } else if constexpr (!std::is_same_v<T, std::vector<int64_t>>) {
+      text += fmt::format("{},", value);
+    }
+  };
+  for (const auto& [name, value] : attrs.values()) std::visit(append, value);
+  return text;
+}
+
 // Describes the chain without shapes. Names the scalars, because joined updates
 // must share them.
 std::string Signature(const Graph& graph, const Node& node) {
@@ -301,17 +323,7 @@ std::string Signature(const Graph& graph, const Node& node) {
       text += std::to_string(number.at(input)) + ",";
     }
     text += ")" + std::string(DTypeName(inner->output()->type().dtype));
-    if (inner->kind() == OpKind::kCompare) {
-      text += inner->attrs().String("direction");
-    } else if (inner->kind() == OpKind::kReduce) {
-      text += inner->attrs().String("kind");
-    } else if (inner->kind() == OpKind::kCast ||
-               inner->kind() == OpKind::kConstant) {
-      text += inner->attrs().String("dtype");
-    }
-    if (IsSplat(*inner)) {
-      text += fmt::format("{:a}", inner->attrs().Floats("value")[0]);
-    }
+    text += ValuesOf(inner->attrs());
     if (inner->output()->type().rank() == 0) text += "[]";
     number[inner->output()] = static_cast<int>(number.size());
     text += ";";
