@@ -292,8 +292,11 @@ class ProgramFileTest(TrainingCase):
 
 class RanksTest(TrainingCase):
     def write(self, script):
+        """Writes a script that can import the modules of this folder."""
         file = self.folder / "script.py"
-        file.write_text(script)
+        here = str(pathlib.Path(__file__).resolve().parent)
+        file.write_text(
+            f"import sys\nsys.path.insert(0, {here!r})\n{script}")
         return file
 
     def mpirun(self, script, argument):
