@@ -82,7 +82,9 @@ class Printer {
       }
       const std::string& name = node->body()->name();
       if (name != "graph") head += " graph " + Name(name, true);
-      Line(head + " {");
+      std::string comment = options_.comment ? options_.comment(*node) : "";
+      if (!comment.empty()) comment.insert(0, "  // ");
+      Line(head + " {" + comment);
       PrintGraph(*node->body());
       Line("}");
     }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 
@@ -12,6 +13,8 @@ struct PrintOptions {
   bool locations = true;
   // Longer lists of floats print as <1000 values>, which Parse rejects.
   size_t max_list = std::numeric_limits<size_t>::max();
+  // Returns a comment on a node with a body, "" for none. Unset: no comments.
+  std::function<std::string(const Node&)> comment{};
 };
 
 // Prints the text form, one node per line. With the default options Parse

@@ -156,6 +156,12 @@ class CompareTest(CliTest):
         document = self.drawn(page)
         self.assertIn("second.b.Norm", document)
         self.assertGreater(document.count('class="chip'), 80)
+        # The name of a box's kernel, and the reason for a higher peak.
+        self.assertIn('"kernel":"k_', page.read_text())
+        peaks = [v["planned_peak_bytes"] for v in data["variants"]]
+        higher = "fusion=on" if peaks[1] > peaks[0] else "fusion=off"
+        self.assertEqual(f"Why {higher} needs more memory than" in document,
+                         peaks[0] != peaks[1])
         # Times of all phases have one unit.
         times = re.findall(r">(?:forward|backward|update): ([^<]+)<", document)
         self.assertEqual(len(times), 3)

@@ -418,6 +418,13 @@ class OptTest(CliTest):
                 self.assertIn(sign, self.run_ok("opt", self.module, "--emit",
                                                 stage))
 
+    def test_names_the_kernel_of_each_fusion(self):
+        graph = self.run_ok("dump", *SMALL, "--emit", "optimized")
+        kernels = self.run_ok("dump", *SMALL, "--emit", "kernels")
+        names = re.findall(r"= fusion\(.*\{  // kernel (\S+)$", graph, re.M)
+        self.assertEqual(len(names), graph.count("= fusion("))
+        self.assertEqual(set(names), set(re.findall(r"^kernel (\w+)", kernels, re.M)))
+
     def test_lowers_a_dumped_graph_as_it_is(self):
         optimized = self.folder / "optimized.txt"
         optimized.write_text(self.run_ok("opt", self.module, "--emit",

@@ -79,6 +79,23 @@ TEST(Printer, ElidesLongConstantsWhenAsked) {
   EXPECT_THAT(text, HasSubstr("value=<4 values>"));
 }
 
+TEST(Printer, CommentsOnBodiesAreNotParsed) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %x = data : f32[4]
+    %f = fusion(%x) : f32[4] {
+      %p = data : f32[4]
+      %r = neg(%p) : f32[4]
+      return %r
+    }
+    return %f
+  })");
+  const std::string text = Print(*graph, {.comment = [](const Node& node) {
+    return "kernel " + node.output()->name();
+  }});
+  EXPECT_THAT(text, HasSubstr("= fusion(%x) : f32[4] {  // kernel f\n"));
+  test::ExpectSameGraph(text, *graph);
+}
+
 TEST(Printer, WritesFloatsAsShortAsTheyReadBack) {
   EXPECT_EQ(FloatText(0.1), "0.1");
   EXPECT_EQ(FloatText(1), "1.0");

@@ -24,6 +24,20 @@ struct DumpCommandFlags {
   std::string json;
 };
 
+// Returns the optimised graph with the kernel of each fusion.
+std::string OptimizedText(const codegen::CompiledProgram& program) {
+  std::map<std::string, std::string> kernels;
+  const codegen::Plan& plan = program.plan;
+  for (const codegen::Step& step : plan.steps) {
+    if (step.kind != codegen::StepKind::kLaunch) continue;
+    kernels[step.name] = "kernel " + plan.kernels[step.index].kernel.name;
+  }
+  return ir::Print(*program.graph, {.comment = [&](const ir::Node& node) {
+    const auto found = kernels.find(node.output()->name());
+    return found == kernels.end() ? "" : found->second;
+  }});
+}
+
 void RunDump(const DumpCommandFlags& flags) {
   FILE* text = TextStream({flags.json, flags.compile.dump.to});
   CheckOutput("--json", flags.json);
@@ -51,6 +65,8 @@ void RunDump(const DumpCommandFlags& flags) {
     fmt::print(text, "{}", codegen::Print(plan));
   } else if (flags.emit == "kernels") {
     fmt::print(text, "{}", KernelText(plan));
+  } else if (flags.emit == "optimized") {
+    fmt::print(text, "{}", OptimizedText(program));
   } else {
     FUSOR_CHECK(stages.contains(flags.emit), kUsage,
                 "--emit={}: {} has no such stage", flags.emit, plan.name);

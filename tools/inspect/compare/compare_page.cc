@@ -55,6 +55,7 @@ class PageWriter {
     Bars("Bytes moved by op class", "bytes",
          [](const ClassCost& c) { return static_cast<double>(c.bytes); });
     Memory();
+    for (size_t v = 1; v < facts_.size(); ++v) Peaks(v);
     for (size_t v = 1; v < facts_.size(); ++v) Differences(v);
     if (comparison_.ranks > 1) Exchanges();
     for (const VariantMetrics& f : facts_) Rewrites(f);
@@ -168,7 +169,7 @@ class PageWriter {
       const VariantRun& run = comparison_.variants[v];
       graphs.emplace_back(
           names_[v].substr(SharedKey()),
-          GraphView(run.graph(), TimesOf(run.plan(), facts_[v].costs)));
+          GraphView(run.graph(), RunsOf(run.plan(), facts_[v].costs)));
     }
     page_.sections.push_back(GraphSection(
         "Kernels and library calls of the step",
@@ -213,6 +214,45 @@ class PageWriter {
         "Live activations, gradients and workspaces per kernel. Hover over the "
         "dots to see the buffers at the peak.",
         std::move(variants)));
+  }
+
+  // Explains a higher peak by the buffers that only one variant has there.
+  void Peaks(size_t v) {
+    size_t high = v, low = 0;
+    const auto peak = [&](size_t variant) {
+      return comparison_.variants[variant].plan().peak_bytes;
+    };
+    if (peak(high) < peak(low)) std::swap(high, low);
+    if (peak(high) == peak(low)) return;
+    const codegen::Plan& plan = comparison_.variants[high].plan();
+    const codegen::Plan& other = comparison_.variants[low].plan();
+    const auto total = [](const std::vector<PeakBuffer>& buffers) {
+      int64_t bytes = 0;
+      for (const PeakBuffer& buffer : buffers) bytes += buffer.bytes;
+      return ShowBytes(bytes);
+    };
+    const std::vector<PeakBuffer> only = LiveOnlyAtPeakOf(plan, other);
+    std::vector<std::vector<json>> rows;
+    for (const PeakBuffer& buffer : only) {
+      rows.push_back({"%" + buffer.name, buffer.location,
+                      ShowBytes(buffer.bytes), buffer.first_step,
+                      buffer.last_step});
+    }
+    std::string note = fmt::format(
+        "Its peak is {} higher. At its peak it stores {} that {} does not "
+        "store at its own peak, and lacks {}.",
+        ShowBytes(peak(high) - peak(low)), total(only), names_[low],
+        total(LiveOnlyAtPeakOf(other, plan)));
+    if (facts_[high].counts.at("kernels") < facts_[low].counts.at("kernels")) {
+      note +=
+          " A kernel that fuses others keeps all their operands until it ends, "
+          "and stores all their results.";
+    }
+    page_.sections.push_back(
+        TableSection(fmt::format("Why {} needs more memory than {}",
+                                 names_[high], names_[low]),
+                     std::move(note), {"value", "at", "bytes", "from", "until"},
+                     std::move(rows), 12));
   }
 
   void Differences(size_t v) {

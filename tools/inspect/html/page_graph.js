@@ -35,6 +35,7 @@ function describeNode(node) {
   if (node.flops > 0) cost += ", " + showFlops(node.flops);
   if (node.us !== undefined) cost += ", " + showMicroseconds(node.us);
   lines.push(cost);
+  if (node.kernel) lines.push("kernel " + node.kernel);
   return lines.join("\n");
 }
 

@@ -32,7 +32,7 @@ size_t CostlyNodes(const Graph& body) {
 
 class Viewer {
  public:
-  explicit Viewer(const NodeTimes& times) : times_(times) {}
+  explicit Viewer(const NodeRuns& runs) : runs_(runs) {}
 
   json View(const Graph& graph) {
     const std::vector<StepPhase> phases = PhasesOf(graph);
@@ -106,8 +106,10 @@ class Viewer {
                  {"types", std::move(types)},
                  {"bytes", ir::NodeBytes(node)},
                  {"flops", ir::NodeFlops(node)}};
-    const auto time = times_.find(view["name"]);
-    if (time != times_.end()) view["us"] = time->second.us;
+    if (const auto run = runs_.find(view["name"]); run != runs_.end()) {
+      view["us"] = run->second.us;
+      if (!run->second.kernel.empty()) view["kernel"] = run->second.kernel;
+    }
     if (node.body() != nullptr) {
       view["ops"] = BodySummary(node);
       const std::string layers =
@@ -120,13 +122,13 @@ class Viewer {
     return view;
   }
 
-  const NodeTimes& times_;
+  const NodeRuns& runs_;
 };
 
 }  // namespace
 
-json GraphView(const Graph& graph, const NodeTimes& times) {
-  return Viewer(times).View(graph);
+json GraphView(const Graph& graph, const NodeRuns& runs) {
+  return Viewer(runs).View(graph);
 }
 
 std::string LocationBlock(const std::string& location) {

@@ -24,13 +24,14 @@ std::string_view PhaseName(StepPhase phase);  // "forward"
 // without output "loss". A fusion of two phases belongs to the earlier one.
 std::vector<StepPhase> PhasesOf(const ir::Graph& graph);
 
-// Measured or estimated time of one execution of a node.
-struct NodeTime {
-  double us = 0;
+// What a plan runs a node with.
+struct NodeRun {
+  double us = 0;       // measured or estimated time of one execution
+  std::string kernel;  // the generated kernel's name; empty for a library call
 };
 
 // By name of the node's first result, as Step::name.
-using NodeTimes = std::map<std::string, NodeTime>;
+using NodeRuns = std::map<std::string, NodeRun>;
 
 // Returns the graph in the JSON format of page_graph.js:
 //
@@ -39,13 +40,14 @@ using NodeTimes = std::map<std::string, NodeTime>;
 //   columns   the phases that occur: "forward", "backward", "update"
 //   inputs    {name, type, role}
 //   nodes     {id, op, name, loc, source, row, col, kind, label, in, types,
-//              bytes, flops, us?, body?}; `in` holds node ids, or -1 - i for
-//              input i of the graph; `body` of a fusion is a list of nodes,
-//              whose `in` refers to the fusion's operands in the same way
+//              bytes, flops, us?, kernel?, body?}; `in` holds node ids, or -1 -
+//              i for input i of the graph; `body` of a fusion is a list of
+//              nodes, whose `in` refers to the fusion's operands in the same
+//              way
 //
 // kind: "matrix" (convolution, matmul), "fusion", "kernel" (a fusion of one
 // op), "library", "copy", "op" (not yet in a kernel). Deterministic.
-nlohmann::json GraphView(const ir::Graph& graph, const NodeTimes& times = {});
+nlohmann::json GraphView(const ir::Graph& graph, const NodeRuns& runs = {});
 
 // Returns the first two components of a location if the second is a number,
 // otherwise the first: the network block that it belongs to.

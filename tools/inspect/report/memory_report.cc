@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <vector>
 
 #include "ir/io/printer.h"
@@ -70,6 +71,28 @@ std::vector<size_t> MemoryTimeline::LiveAt(const codegen::Plan& plan,
     return plan.buffers[entries[a].buffer].bytes >
            plan.buffers[entries[b].buffer].bytes;
   });
+  return found;
+}
+
+std::vector<PeakBuffer> LiveOnlyAtPeakOf(const codegen::Plan& plan,
+                                         const codegen::Plan& other) {
+  std::set<std::string> names;
+  const MemoryTimeline of_other = TimelineOf(other);
+  for (const size_t i : of_other.LiveAt(other, of_other.peak_step)) {
+    names.insert(other.buffers[of_other.entries[i].buffer].name);
+  }
+  const MemoryTimeline timeline = TimelineOf(plan);
+  const auto step = [&](int s) {
+    return plan.steps[s].op_class + " %" + plan.steps[s].name;
+  };
+  std::vector<PeakBuffer> found;
+  for (const size_t i : timeline.LiveAt(plan, timeline.peak_step)) {
+    const MemoryTimeline::Entry& entry = timeline.entries[i];
+    const codegen::Buffer& buffer = plan.buffers[entry.buffer];
+    if (names.contains(buffer.name)) continue;
+    found.push_back({buffer.name, buffer.location.path, buffer.bytes,
+                     step(entry.life.first), step(entry.life.last)});
+  }
   return found;
 }
 

@@ -28,6 +28,19 @@ struct MemoryTimeline {
 
 MemoryTimeline TimelineOf(const codegen::Plan& plan);
 
+// A buffer that is live at a plan's peak.
+struct PeakBuffer {
+  std::string name;  // of its value
+  std::string location;
+  int64_t bytes = 0;
+  std::string first_step, last_step;  // that use it, as "OP_CLASS %NAME"
+};
+
+// Returns the buffers live at the plan's peak whose values are not live at the
+// other plan's peak, largest first.
+std::vector<PeakBuffer> LiveOnlyAtPeakOf(const codegen::Plan& plan,
+                                         const codegen::Plan& other);
+
 // Returns the JSON format of page_memory.js: {name, peak, bound, live, steps,
 // buffers: [{name, loc, source, bytes, offset, first, last}]}.
 nlohmann::json TimelineView(const codegen::Plan& plan, const std::string& name);

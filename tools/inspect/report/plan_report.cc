@@ -188,12 +188,15 @@ std::vector<double> StartTimes(const codegen::Plan& plan,
   return starts;
 }
 
-NodeTimes TimesOf(const codegen::Plan& plan, const PlanReport& report) {
-  NodeTimes times;
+NodeRuns RunsOf(const codegen::Plan& plan, const PlanReport& report) {
+  NodeRuns runs;
   for (const StepCost& cost : report.steps) {
-    times[plan.steps[cost.step].name] = {cost.us()};
+    const codegen::Step& step = plan.steps[cost.step];
+    const bool launch = step.kind == codegen::StepKind::kLaunch;
+    runs[step.name] = {cost.us(),
+                       launch ? plan.kernels[step.index].kernel.name : ""};
   }
-  return times;
+  return runs;
 }
 
 using nlohmann::json;

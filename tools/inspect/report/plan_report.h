@@ -80,8 +80,8 @@ int64_t CollectiveBytes(const codegen::LibraryCall& call);
 std::vector<double> StartTimes(const codegen::Plan& plan,
                                const PlanReport& report);
 
-// Returns the times by name of the step's node.
-NodeTimes TimesOf(const codegen::Plan& plan, const PlanReport& report);
+// Returns times and kernels by name of the step's node.
+NodeRuns RunsOf(const codegen::Plan& plan, const PlanReport& report);
 
 // The collectives of a training step, and the part of their time that is not
 // overlapped with computation.

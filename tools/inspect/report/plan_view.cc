@@ -250,7 +250,7 @@ std::string PlanPage(const codegen::Plan& plan, const ir::Graph& graph,
                    "Each box is a kernel or library call; its width is its "
                    "time. A fusion shows its layers or its op count. Click a "
                    "row to open it, a fusion to see its ops.",
-                   {{"", GraphView(graph, TimesOf(plan, report))}}));
+                   {{"", GraphView(graph, RunsOf(plan, report))}}));
   page.sections.push_back(
       MemorySection("Memory over the step",
                     "Hover over the dot to see the buffers at the peak.",

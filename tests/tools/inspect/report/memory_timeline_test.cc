@@ -68,6 +68,22 @@ TEST(MemoryTimeline, ASpanCountsAsItsMembers) {
   EXPECT_EQ(timeline.entries.size(), 3);
 }
 
+TEST(MemoryTimeline, FindsWhatIsLiveOnlyAtOnePeak) {
+  codegen::Plan plan = ThreeSteps();
+  for (size_t s = 0; s < 3; ++s) plan.steps[s].name = "v" + std::to_string(s);
+  codegen::Plan other = ThreeSteps();
+  other.buffers[3].name = "other";
+  const std::vector<PeakBuffer> only = LiveOnlyAtPeakOf(plan, other);
+  ASSERT_EQ(only.size(), 1);
+  EXPECT_EQ(only[0].name, "c");
+  EXPECT_EQ(only[0].location, "at c");
+  EXPECT_EQ(only[0].bytes, 100);
+  EXPECT_EQ(only[0].first_step, "op %v2");
+  EXPECT_EQ(only[0].last_step, "op %v2");
+  EXPECT_THAT(LiveOnlyAtPeakOf(plan, ThreeSteps()), IsEmpty());
+  EXPECT_EQ(LiveOnlyAtPeakOf(plan, codegen::Plan()).size(), 2);
+}
+
 TEST(MemoryTimeline, APlanWithoutStepsHasNoPeak) {
   const MemoryTimeline timeline = TimelineOf({});
   EXPECT_THAT(timeline.live, IsEmpty());
