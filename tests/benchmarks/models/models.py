@@ -196,9 +196,11 @@ def markdown(report, lines):
     later = collections.defaultdict(list)
     for row in report["rows"]:
         if row.get("date", report["date"]) != report["date"]:
-            later[row["date"]].append(row["model"])
-    for date, names in later.items():
-        out += [f"Measured again on {date}: {', '.join(names)}.", ""]
+            rounds = 1 + max(run["round"] for run in row["runs"])
+            later[row["date"], row["dtype"], rounds].append(row["model"])
+    for (date, dtype, rounds), names in later.items():
+        out += [f"Measured on {date}, {dtype}, {rounds} "
+                f"round{'s' if rounds > 1 else ''}: {', '.join(names)}.", ""]
     for dtype in dict.fromkeys(line["dtype"] for line in lines):
         mean = geometric_mean(lines, dtype)
         if mean:

@@ -76,7 +76,7 @@ class ModelsTest(unittest.TestCase):
         out.write_text(json.dumps(report))
         _, table = self.run_models(*programs)
         self.assertIn("\n2001-02-03; ", table)
-        self.assertIn(f"Measured again on {day}: resnet18.\n", table)
+        self.assertRegex(table, rf"Measured on {day}, \w+, \d+ rounds?: resnet18\.\n")
 
     def test_a_failing_peer_leaves_the_rest_of_the_line(self):
         done, table = self.run_models(self.fake("fusor", FUSOR),

@@ -45,7 +45,7 @@ Svg::Svg(double width, double height)
     : out_(fmt::format(
           "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" "
           "height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-          "style=\"max-width: 100%; height: auto\" "
+          "style=\"width: 100%; max-width: 1900px; height: auto\" "
           "font-family=\"sans-serif\" font-size=\"12\">\n{2}"
           "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
           width, height, kStyle)) {}

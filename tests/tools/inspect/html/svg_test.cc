@@ -36,7 +36,7 @@ TEST(Svg, HasColoursForDarkPagesAndNoFixedWidth) {
   EXPECT_THAT(text, HasSubstr("@media (prefers-color-scheme: dark)"));
   EXPECT_THAT(text, HasSubstr("fill=\"#1d2433\">ink</text>"));
   EXPECT_THAT(text, HasSubstr("[fill=\"#1d2433\"]:not(.on-shape)"));
-  EXPECT_THAT(text, HasSubstr("max-width: 100%"));
+  EXPECT_THAT(text, HasSubstr("width: 100%; max-width: 1900px"));
 }
 
 }  // namespace
