@@ -33,7 +33,7 @@ std::map<std::string, std::string> GivenOptions(
 std::map<std::string, std::string> Parameters(
     const CLI::App& app, std::span<const std::string_view> headings);
 
-// Declares "--arch" etc., and "--module FILE" (module_model.h).
+// Declares "--arch" etc., and "--module FILE".
 void AddModelFlags(CLI::App& app, ModelFlags& flags);
 
 // What to dump of each compilation (tools/inspect/dump/dumper.h).

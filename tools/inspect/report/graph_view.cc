@@ -46,7 +46,7 @@ class Viewer {
       column_of[phase] = static_cast<int>(columns.size());
       columns.push_back(PhaseName(phase));
     }
-    json nodes = Nodes(graph);
+    json nodes = Nodes(graph, runs_);
     json rows = json::array();
     std::map<std::string, int> row_of;
     for (size_t i = 0; i < phases.size(); ++i) {
@@ -72,7 +72,8 @@ class Viewer {
   }
 
  private:
-  json Nodes(const Graph& graph) {
+  // `runs`: of the graph's nodes, by name.
+  json Nodes(const Graph& graph, const NodeRuns& runs) {
     std::unordered_map<const ir::Value*, int> source;
     for (size_t i = 0; i < graph.inputs().size(); ++i) {
       source[graph.input(i)] = -1 - static_cast<int>(i);
@@ -86,12 +87,12 @@ class Viewer {
       for (size_t i = 0; i < node->num_outputs(); ++i) {
         source[node->output(i)] = node->position();
       }
-      nodes.push_back(Describe(*node, std::move(in)));
+      nodes.push_back(Describe(*node, std::move(in), runs));
     }
     return nodes;
   }
 
-  json Describe(const Node& node, json in) {
+  json Describe(const Node& node, json in, const NodeRuns& runs) {
     json types = json::array();
     for (size_t i = 0; i < node.num_outputs(); ++i) {
       types.push_back(ToString(node.output(i)->type()));
@@ -106,7 +107,7 @@ class Viewer {
                  {"types", std::move(types)},
                  {"bytes", ir::NodeBytes(node)},
                  {"flops", ir::NodeFlops(node)}};
-    if (const auto run = runs_.find(view["name"]); run != runs_.end()) {
+    if (const auto run = runs.find(view["name"]); run != runs.end()) {
       view["us"] = run->second.us;
       if (!run->second.kernel.empty()) view["kernel"] = run->second.kernel;
     }
@@ -115,7 +116,7 @@ class Viewer {
       const std::string layers =
           view["kind"] == "fusion" ? FusedLayers(node) : "";
       view["label"] = layers.empty() ? view["ops"] : json(layers);
-      view["body"] = Nodes(*node.body());
+      view["body"] = Nodes(*node.body(), {});
     } else {
       view["label"] = std::string(node.op_name());
     }

@@ -34,7 +34,8 @@ std::unique_ptr<ir::Graph> Example() {
 }
 
 TEST(GraphView, NamesRowsColumnsAndKinds) {
-  const nlohmann::json view = GraphView(*Example(), {{"f", {12.5, "k_f"}}});
+  const nlohmann::json view =
+      GraphView(*Example(), {{"f", {12.5, "k_f"}}, {"r", {1, "k_r"}}});
   EXPECT_EQ(view["rows"], nlohmann::json({"layer3.1", "head"}));
   EXPECT_EQ(view["columns"], nlohmann::json({"forward"}));
   ASSERT_EQ(view["nodes"].size(), 3);
@@ -44,6 +45,7 @@ TEST(GraphView, NamesRowsColumnsAndKinds) {
   EXPECT_EQ(view["nodes"][1]["us"], 12.5);
   EXPECT_EQ(view["nodes"][1]["kernel"], "k_f");
   EXPECT_EQ(view["nodes"][1]["label"], "mul, relu");
+  EXPECT_FALSE(view["nodes"][1]["body"][1].contains("us")) << "of the body";
   EXPECT_EQ(view["nodes"][1]["body"][1]["in"], nlohmann::json({0}));
   EXPECT_EQ(view["nodes"][2]["kind"], "kernel");
   EXPECT_EQ(view["nodes"][2]["row"], 1);
