@@ -24,7 +24,7 @@ std::string_view PhaseName(StepPhase phase);  // "forward"
 // without output "loss". A fusion of two phases belongs to the earlier one.
 std::vector<StepPhase> PhasesOf(const ir::Graph& graph);
 
-// What a plan runs a node with.
+// Time and kernel of a node in a plan.
 struct NodeRun {
   double us = 0;       // measured or estimated time of one execution
   std::string kernel;  // the generated kernel's name; empty for a library call
