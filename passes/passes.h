@@ -236,6 +236,11 @@ class PassContext {
 // All outputs stay bit-identical: x+0 is kept because -0+0 is 0.
 bool Simplify(ir::Graph& graph, PassContext& context);
 
+// Replaces concatenations of parts of one tensor by selections and transposes;
+// see rewrite_concats.cc. All outputs stay bit-identical. Counts
+// rewritten_concats.
+bool RewriteConcats(ir::Graph& graph, PassContext& context);
+
 // Rewrites batch_norm_train -> [add] -> relu, with single-use values, into one
 // node with `residual` and `relu` attributes. Runs before differentiation.
 // Counts bn_relu, bn_add_relu and, within the latter, dual_bn_add_relu. Records

@@ -19,6 +19,8 @@ constexpr PassEntry kPipeline[] = {
      "canonicalises the graph for the patterns"},
     {"fuse_norm_activation", FuseNormActivation, Stage::kForward, true,
      "before autodiff, which differentiates the fused op"},
+    {"rewrite_concats", RewriteConcats, Stage::kForward, false,
+     "before autodiff, whose gradients of slices are pads"},
     {"autodiff", Autodiff, Stage::kTraining, false,
      "requires the plain forward graph"},
     {"accumulate_gradients", AccumulateGradients, Stage::kTraining, false,

@@ -59,7 +59,8 @@ TEST_F(PipelineTest, RunsTheStagesOfATrainingStep) {
   const auto graph = test::ParseOrDie(kModel);
   PassContext context(target_, options_);
   EXPECT_TRUE(RunPipeline(*graph, context, Stage::kForward, verify_));
-  EXPECT_THAT(Names(context), ElementsAre("simplify", "fuse_norm_activation"));
+  EXPECT_THAT(Names(context), ElementsAre("simplify", "fuse_norm_activation",
+                                          "rewrite_concats"));
   EXPECT_EQ(context.counters().at("bn_relu"), 1);
   EXPECT_EQ(context.traces()[0].nodes_before, 5u);
   EXPECT_EQ(context.traces()[0].nodes_after, 4u);
@@ -82,7 +83,7 @@ TEST_F(PipelineTest, SkipsFusionPassesWithFusionOff) {
   const auto graph = test::ParseOrDie(kModel);
   PassContext context(target_, options_);
   RunPipeline(*graph, context, Stage::kForward, verify_);
-  EXPECT_THAT(Names(context), ElementsAre("simplify"));
+  EXPECT_THAT(Names(context), ElementsAre("simplify", "rewrite_concats"));
 }
 
 TEST_F(PipelineTest, SkipsDisabledPasses) {
@@ -90,7 +91,8 @@ TEST_F(PipelineTest, SkipsDisabledPasses) {
   const auto graph = test::ParseOrDie(kModel);
   PassContext context(target_, options_);
   RunPipeline(*graph, context, Stage::kForward, verify_);
-  EXPECT_THAT(Names(context), ElementsAre("fuse_norm_activation"));
+  EXPECT_THAT(Names(context),
+              ElementsAre("fuse_norm_activation", "rewrite_concats"));
 }
 
 TEST_F(PipelineTest, RunsOnlyTheNamedPasses) {
@@ -142,7 +144,8 @@ TEST_F(PipelineTest, ShowsTheGraphAfterEachPass) {
   };
   RunPipeline(*graph, context, Stage::kForward, options);
   EXPECT_THAT(seen, ElementsAre("0 simplify changed 4",
-                                "1 fuse_norm_activation changed 3"));
+                                "1 fuse_norm_activation changed 3",
+                                "2 rewrite_concats kept 3"));
 }
 
 TEST_F(PipelineTest, RunsPassesByNameInTheOrderGiven) {
