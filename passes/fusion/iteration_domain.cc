@@ -79,12 +79,43 @@ bool IsWideningCast(const Node& node) {
          node.output()->type().num_bytes() > node.input(0)->type().num_bytes();
 }
 
+// Returns true for integers and bools that are computed from the element's
+// index alone, such as masks.
+bool IsOfIndices(const Node& node) {
+  return node.op().fusion == FusionKind::kElementwise &&
+         !ir::IsFloat(node.output()->type().dtype) &&
+         ir::ScalarCost(ir::NodeScalar(node)) <= 1 &&
+         std::ranges::all_of(node.inputs(), [](const Value* input) {
+           const Node* producer = input->producer();
+           return producer != nullptr &&
+                  (IsSplat(*producer) || IsOp(producer, ir::OpKind::kIota) ||
+                   IsOfIndices(*producer));
+         });
+}
+
+// Returns true for a selection by indices between a tensor and a constant:
+// whoever loads the result can load the tensor.
+bool IsMaskedView(const Node& node) {
+  if (node.op().fusion != FusionKind::kElementwise ||
+      ir::NodeScalar(node) != ir::ScalarOp::kSelect) {
+    return false;
+  }
+  const auto is_splat = [&](size_t i) {
+    const Node* producer = node.input(i)->producer();
+    return producer != nullptr && IsSplat(*producer);
+  };
+  const Node* predicate = node.input(0)->producer();
+  return predicate != nullptr && IsOfIndices(*predicate) &&
+         (is_splat(1) || is_splat(2));
+}
+
 }  // namespace
 
 bool IsFree(const Node& node) {
   if (!IsFusible(node)) return false;
   if (node.op().fusion == FusionKind::kSource) return node.num_inputs() == 0;
-  return node.op().fusion == FusionKind::kInjective || IsWideningCast(node);
+  return node.op().fusion == FusionKind::kInjective || IsWideningCast(node) ||
+         IsOfIndices(node) || IsMaskedView(node);
 }
 
 std::optional<IndexMap> OperandMap(const Node& node, size_t i,

@@ -54,8 +54,9 @@ std::optional<ir::IndexMap> OperandMap(const ir::Node& node, size_t i,
 bool IsFusible(const ir::Node& node);
 
 // Returns true for nodes that are free to recompute inside a kernel, so that
-// every consumer may have a copy: broadcast constants, iotas, widening casts,
-// and ops that only re-index.
+// every consumer may have a copy: broadcast constants, iotas, integers and
+// bools that are computed from these, selections by these between a tensor and
+// a constant, widening casts, and ops that only re-index.
 bool IsFree(const ir::Node& node);
 
 // Returns true for a broadcast constant: a source with one value for all

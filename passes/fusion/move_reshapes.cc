@@ -403,8 +403,9 @@ class ReshapeMover {
     std::unordered_set<Node*> unused;
     for (size_t i = graph_.nodes().size(); i-- > 0;) {
       Node* node = graph_.nodes()[i].get();
-      const bool view =
-          node->kind() == OpKind::kReshape || node->kind() == OpKind::kConstant;
+      const bool view = node->kind() == OpKind::kReshape ||
+                        node->kind() == OpKind::kConstant ||
+                        node->kind() == OpKind::kIota;
       if (view && !IsRead(*node, unused)) unused.insert(node);
     }
     graph_.EraseAll({unused.begin(), unused.end()});
@@ -434,7 +435,8 @@ class ReshapeMover {
     for (size_t i = 0; i < node.num_inputs(); ++i) {
       const Node* producer = node.input(i)->producer();
       if (producer == nullptr || producer->kind() == OpKind::kReshape ||
-          producer->kind() == OpKind::kConstant || !IsFusible(*producer)) {
+          producer->kind() == OpKind::kConstant ||
+          producer->kind() == OpKind::kIota || !IsFusible(*producer)) {
         continue;
       }
       const Split operand = OperandSplit(node, i, split);
@@ -564,7 +566,39 @@ class ReshapeMover {
       return builder.Constant(value->type().dtype, shape,
                               producer->attrs().Floats("value"));
     }
+    if (IsOp(value->producer(), OpKind::kIota)) {
+      if (Value* split = SplitIota(builder, *value->producer(), shape)) {
+        return split;
+      }
+    }
     return builder.Reshape(value, shape);
+  }
+
+  // Returns the iota in a shape with split dimensions, as a sum over the parts
+  // of its dimension; null if the shape has other dimensions.
+  static Value* SplitIota(ir::Builder& builder, const Node& iota,
+                          const Shape& shape) {
+    const ir::TensorType& type = iota.output()->type();
+    const int64_t dim = iota.attrs().Int("dim");
+    const int64_t inner =
+        ir::NumElements(Shape(type.shape.begin() + dim + 1, type.shape.end()));
+    const int64_t extent = type.shape[dim];
+    Value* sum = nullptr;
+    int64_t covered = 1;
+    int64_t after = ir::NumElements(shape);
+    for (size_t d = 0; d < shape.size(); ++d) {
+      after /= shape[d];
+      if (shape[d] == 1 || after < inner || after >= inner * extent) continue;
+      if (after % inner != 0) return nullptr;
+      Value* part = builder.Iota(type.dtype, shape, static_cast<int64_t>(d));
+      if (after > inner) {
+        part = builder.Times(
+            part, builder.ScalarLike(part, static_cast<double>(after / inner)));
+      }
+      sum = sum == nullptr ? part : builder.Plus(sum, part);
+      covered *= shape[d];
+    }
+    return covered == extent ? sum : nullptr;
   }
 
   // Returns the bounds of a slice: of the parts of a dimension `whole`, or

@@ -48,6 +48,32 @@ TEST(Fuse, AKernelStoresEqualCopiesOnce) {
   EXPECT_EQ(m->input(0), n->input(1));
 }
 
+// Three readers take parts of a masked bias: they mask it themselves, instead
+// of a kernel before them.
+TEST(Fuse, EveryReaderSelectsByIndices) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %x = data : f32[8]
+    %w = data : f32[4]
+    %i = iota() {dim=0, dtype="i32", shape=[8]} : i32[8]
+    %5 = constant() {dtype="i32", shape=[8], value=[5.0]} : i32[8]
+    %2 = constant() {dtype="i32", shape=[8], value=[2.0]} : i32[8]
+    %lt = compare(%i, %5) {direction="lt"} : bool[8]
+    %ge = compare(%i, %2) {direction="ge"} : bool[8]
+    %p = and(%lt, %ge) : bool[8]
+    %z = constant() {dtype="f32", shape=[8], value=[0.0]} : f32[8]
+    %s = select(%p, %z, %x) : f32[8]
+    %a = slice(%s) {limit=[4], start=[0], stride=[1]} : f32[4]
+    %b = slice(%s) {limit=[8], start=[4], stride=[1]} : f32[4]
+    %y = add(%a, %w) : f32[4]
+    %v = mul(%b, %w) : f32[4]
+    return %y as "y", %v as "v"
+  })");
+  const test::BareTarget target;
+  PassContext context(target, {});
+  EXPECT_TRUE(Fuse(*graph, context));
+  EXPECT_EQ(graph->nodes().size(), 1);
+}
+
 // Comparing every reader with every other took minutes for 2,000 readers.
 TEST(Fuse, ReadersOfAValueAreComparedWithThoseNearThem) {
   const size_t few = Decisions(250);

@@ -309,6 +309,57 @@ TEST(MoveReshapes, MergesEqualReshapes) {
   })");
 }
 
+TEST(MoveReshapes, SplitsIotas) {
+  ExpectMoved(R"(graph g {
+    %x = data : f32[2,12]
+    %z = data : f32[2,4,3]
+    %i = iota() {dim=1, dtype="i32", shape=[2,12]} : i32[2,12]
+    %7 = constant() {dtype="i32", shape=[2,12], value=[7.0]} : i32[2,12]
+    %p = compare(%i, %7) {direction="lt"} : bool[2,12]
+    %s = select(%p, %x, %x) : f32[2,12]
+    %r = reshape(%s) {shape=[2,4,3]} : f32[2,4,3]
+    %y = add(%r, %z) : f32[2,4,3]
+    return %y as "y"
+  })",
+              R"(graph g {
+    %x = data : f32[2,12]
+    %z = data : f32[2,4,3]
+    %i = iota() {dim=1, dtype="i32", shape=[2,4,3]} : i32[2,4,3]
+    %3 = constant() {dtype="i32", shape=[2,4,3], value=[3.0]} : i32[2,4,3]
+    %m = mul(%i, %3) : i32[2,4,3]
+    %j = iota() {dim=2, dtype="i32", shape=[2,4,3]} : i32[2,4,3]
+    %k = add(%m, %j) : i32[2,4,3]
+    %7 = constant() {dtype="i32", shape=[2,4,3], value=[7.0]} : i32[2,4,3]
+    %p = compare(%k, %7) {direction="lt"} : bool[2,4,3]
+    %xr = reshape(%x) {shape=[2,4,3]} : f32[2,4,3]
+    %s = select(%p, %xr, %xr) : f32[2,4,3]
+    %y = add(%s, %z) : f32[2,4,3]
+    return %y as "y"
+  })");
+}
+
+// Another dimension than the iota's is split.
+TEST(MoveReshapes, KeepsTheDimensionOfIotas) {
+  ExpectMoved(R"(graph g {
+    %x = data : i32[12,2]
+    %z = data : i32[4,3,2]
+    %i = iota() {dim=1, dtype="i32", shape=[12,2]} : i32[12,2]
+    %a = add(%x, %i) : i32[12,2]
+    %r = reshape(%a) {shape=[4,3,2]} : i32[4,3,2]
+    %y = add(%r, %z) : i32[4,3,2]
+    return %y as "y"
+  })",
+              R"(graph g {
+    %x = data : i32[12,2]
+    %z = data : i32[4,3,2]
+    %xr = reshape(%x) {shape=[4,3,2]} : i32[4,3,2]
+    %i = iota() {dim=2, dtype="i32", shape=[4,3,2]} : i32[4,3,2]
+    %a = add(%xr, %i) : i32[4,3,2]
+    %y = add(%a, %z) : i32[4,3,2]
+    return %y as "y"
+  })");
+}
+
 TEST(MoveReshapes, KeepsTheResultsOfRandomGraphs) {
   test::RandomGraphOptions options;
   options.nodes = 40;
