@@ -195,6 +195,7 @@ class ReshapeMover {
 
   bool Run() {
     bool changed = ConcatenateInPlace();
+    CountSplits();
     // Each round removes reshapes, but may add some further up or down.
     while (Round()) changed = true;
     if (!context_.options().eager_rounding) changed |= AlignReductions();
@@ -391,6 +392,35 @@ class ReshapeMover {
     return changed;
   }
 
+  // Counts by shape how many reshapes split it in each way.
+  void CountSplits() {
+    for (const auto& node : graph_.nodes()) {
+      if (node->kind() != OpKind::kReshape) continue;
+      const Shape& from = node->input(0)->type().shape;
+      const Shape& to = node->output()->type().shape;
+      const auto splits = CommonSplits(from, to);
+      if (!splits.has_value()) continue;
+      ++wanted_[from][SplitShape(splits->first)];
+      ++wanted_[to][SplitShape(splits->second)];
+    }
+  }
+
+  // Returns whether more reshapes split the shape in a way that excludes this
+  // one. Ops in it would then be split in both ways, and loops in different
+  // shapes cannot share a kernel. Swin Transformer cuts its images into windows
+  // in every block, and into pairs of rows once per stage.
+  bool IsOutnumbered(const Shape& shape, const Split& split) const {
+    const auto counts = wanted_.find(shape);
+    if (counts == wanted_.end() || !Splits(split)) return false;
+    const Shape mine = SplitShape(split);
+    const auto own = counts->second.find(mine);
+    const int votes = own == counts->second.end() ? 0 : own->second;
+    return std::ranges::any_of(counts->second, [&](const auto& other) {
+      return other.second > votes &&
+             !CommonSplits(mine, other.first).has_value();
+    });
+  }
+
   // Returns whether an output or a node that is not in `except` reads the node.
   bool IsRead(const Node& node, const std::unordered_set<Node*>& except) const {
     return graph_.IsOutput(node.output()) ||
@@ -488,6 +518,10 @@ class ReshapeMover {
     if (!splits.has_value()) return false;
     const auto& [above, below] = *splits;
     if (!Splits(above) && !Splits(below)) return false;
+    if (IsOutnumbered(reshape.input(0)->type().shape, above) ||
+        IsOutnumbered(reshape.output()->type().shape, below)) {
+      return false;
+    }
     const Split of_producer =
         LoopSplit(*producer, ResultDims(*producer), above);
     if (Splits(above) && !CanSplit(*producer, of_producer)) return false;
@@ -660,6 +694,8 @@ class ReshapeMover {
   Graph& graph_;
   PassContext& context_;
   std::unordered_set<Node*> dead_;  // to erase after the round
+  // Shape -> shape with split dimensions -> reshapes that split it so.
+  std::map<Shape, std::map<Shape, int>> wanted_;
 };
 
 }  // namespace

@@ -309,6 +309,37 @@ TEST(MoveReshapes, MergesEqualReshapes) {
   })");
 }
 
+// Two of three readers split rows into 2 x 3. The other one is not split.
+TEST(MoveReshapes, SplitsAShapeAsMostReshapesDo) {
+  ExpectMoved(R"(graph g {
+    %x = data : f32[4,6]
+    %w = data : f32[4,3,2]
+    %z = data : f32[4,2,3]
+    %e = exp(%x) : f32[4,6]
+    %p = reshape(%e) {shape=[4,3,2]} : f32[4,3,2]
+    %v = mul(%p, %w) : f32[4,3,2]
+    %r = reshape(%e) {shape=[4,2,3]} : f32[4,2,3]
+    %y = add(%r, %z) : f32[4,2,3]
+    %n = neg(%x) : f32[4,6]
+    %s = reshape(%n) {shape=[4,2,3]} : f32[4,2,3]
+    %u = add(%s, %z) : f32[4,2,3]
+    return %v as "v", %y as "y", %u as "u"
+  })",
+              R"(graph g {
+    %x = data : f32[4,6]
+    %w = data : f32[4,3,2]
+    %z = data : f32[4,2,3]
+    %xr = reshape(%x) {shape=[4,2,3]} : f32[4,2,3]
+    %e = exp(%xr) : f32[4,2,3]
+    %p = reshape(%e) {shape=[4,3,2]} : f32[4,3,2]
+    %v = mul(%p, %w) : f32[4,3,2]
+    %y = add(%e, %z) : f32[4,2,3]
+    %n = neg(%xr) : f32[4,2,3]
+    %u = add(%n, %z) : f32[4,2,3]
+    return %v as "v", %y as "y", %u as "u"
+  })");
+}
+
 TEST(MoveReshapes, SplitsIotas) {
   ExpectMoved(R"(graph g {
     %x = data : f32[2,12]
