@@ -364,12 +364,13 @@ class Builder {
   // Averages over PyTorch's windows, from floor(i*H/h) to ceil((i+1)*H/h).
   Value* AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
                            Where at = {});
-  // logits [N,C], labels i32 [N] -> loss per sample [N]. A label outside [0, C)
-  // makes the sample's loss and gradient NaN.
+  // logits [N,C,..], labels i32 [N,..] -> loss of each label [N,..]. A label
+  // outside [0, C) makes its loss and gradient NaN.
   Value* CrossEntropy(Value* logits, Value* labels,
                       const CrossEntropyOptions& options, Where at = {});
-  // Returns f32 [N]: 1 if fewer than k classes rank above the label, by a
-  // greater logit or an equal one of lower index. A NaN at the label gives 0.
+  // logits [N,C,..], labels i32 [N,..] -> f32 [N,..]: 1 if fewer than k classes
+  // rank above the label, by a greater logit or an equal one of lower index. A
+  // NaN at the label gives 0.
   Value* TopKCorrect(Value* logits, Value* labels, int64_t k, Where at = {});
 
  private:

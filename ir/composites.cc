@@ -310,6 +310,22 @@ Value* Builder::AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
   return Reshape(y, {s[0], s[1], out_h, out_w});
 }
 
+namespace {
+
+// Classes are in dimension 1, as in PyTorch.
+std::vector<int64_t> DimsExceptClasses(const Shape& logits) {
+  std::vector<int64_t> dims{0};
+  for (int64_t d = 2; d < std::ssize(logits); ++d) dims.push_back(d);
+  return dims;
+}
+
+Shape WithoutClasses(Shape logits) {
+  logits.erase(logits.begin() + 1);
+  return logits;
+}
+
+}  // namespace
+
 Value* Builder::CrossEntropy(Value* logits, Value* labels,
                              const CrossEntropyOptions& options, Where at) {
   const Layer layer(*this, at);
@@ -319,17 +335,17 @@ Value* Builder::CrossEntropy(Value* logits, Value* labels,
               "label smoothing {}{}: expected 0 <= smoothing < 1", smoothing,
               AtLocation(Here(at)));
   const Shape& shape = logits->type().shape;
-  FUSOR_CHECK(shape.size() == 2 && labels->type().shape == Shape{shape[0]} &&
-                  labels->type().dtype == DType::kI32,
-              kGraph, "cross entropy of {} and {}{}: expected [N,C] and i32[N]",
-              ToString(logits->type()), ToString(labels->type()),
-              AtLocation(Here(at)));
+  FUSOR_CHECK(
+      shape.size() >= 2 && labels->type().shape == WithoutClasses(shape) &&
+          labels->type().dtype == DType::kI32,
+      kGraph, "cross entropy of {} and {}{}: expected [N,C,..] and i32[N,..]",
+      ToString(logits->type()), ToString(labels->type()), AtLocation(Here(at)));
   // Uses log_sum - z[label] instead of -log_p[label], so that log_sum has a
   // gradient even if no class is the label.
   Value* z = Shifted(logits, 1);
   Value* log_sum = Log(ReduceSum(Exp(z), {1}));
-  Value* hit =
-      Compare("eq", Iota(DType::kI32, shape, 1), Broadcast(labels, shape, {0}));
+  Value* hit = Compare("eq", Iota(DType::kI32, shape, 1),
+                       Broadcast(labels, shape, DimsExceptClasses(shape)));
   Value* own = ReduceSum(Select(hit, z, Zeros(z->type())), {1});
   if (smoothing > 0) {
     own = Plus(Times(own, 1 - smoothing), Times(ReduceMean(z, {1}), smoothing));
@@ -349,13 +365,17 @@ Value* Builder::CrossEntropy(Value* logits, Value* labels,
 Value* Builder::TopKCorrect(Value* logits, Value* labels, int64_t k, Where at) {
   const Layer layer(*this, at);
   CheckValues("top_k_correct", {logits, labels}, at);
-  CheckRank("top_k_correct", logits, 2, at);
   const Shape& shape = logits->type().shape;
+  FUSOR_CHECK(
+      shape.size() >= 2 && labels->type().shape == WithoutClasses(shape),
+      kGraph, "top_k_correct of {} and {}{}: expected [N,C,..] and [N,..]",
+      ToString(logits->type()), ToString(labels->type()), AtLocation(Here(at)));
+  const std::vector<int64_t> others = DimsExceptClasses(shape);
   Value* index = Iota(DType::kI32, shape, 1);
-  Value* label = Broadcast(labels, shape, {0});
+  Value* label = Broadcast(labels, shape, others);
   Value* hit = Compare("eq", index, label);
   Value* own = ReduceSum(Select(hit, logits, Zeros(logits->type())), {1});
-  Value* bar = Broadcast(own, shape, {0});
+  Value* bar = Broadcast(own, shape, others);
   Value* ahead =
       Or(Compare("gt", logits, bar),
          And(Compare("eq", logits, bar), Compare("lt", index, label)));

@@ -287,6 +287,26 @@ TEST(Composite, CrossEntropyPicksTheLabelAndSmooths) {
   }
 }
 
+// Dimensions after the classes are pixels, each with a label.
+TEST(Composite, LabelsOfPixelsAreThoseOfSamples) {
+  Program p;
+  Value* logits = p.Random({2, 4, 3, 5}, 1, -3, 3);
+  std::vector<double> classes;
+  for (int i = 0; i < 30; ++i) classes.push_back(i * 7 % 4);
+  Value* labels = p.In(MakeTensor({DType::kI32, {2, 3, 5}, {}}, classes));
+  Value* rows = p.b.Reshape(p.b.Transpose(logits, {0, 2, 3, 1}), {30, 4});
+  Value* flat = p.b.Reshape(labels, {30});
+  const auto loss = [&](Value* of, Value* truth) {
+    return p.Run(p.b.CrossEntropy(of, truth, {.label_smoothing = 0.1})).data;
+  };
+  EXPECT_EQ(loss(logits, labels), loss(rows, flat));
+  EXPECT_EQ(p.Run(p.b.TopKCorrect(logits, labels, 2)).data,
+            p.Run(p.b.TopKCorrect(rows, flat, 2)).data);
+  Value* few = p.In(MakeTensor({DType::kI32, {2, 3}, {}}, {0, 1, 2, 3, 0, 1}));
+  EXPECT_THROW(p.b.CrossEntropy(logits, few, {}), Error);
+  EXPECT_THROW(p.b.TopKCorrect(logits, few, 1), Error);
+}
+
 TEST(Composite, CrossEntropyOfALabelOutOfRangeIsNan) {
   for (const double smoothing : {0.0, 0.1}) {
     Program p;

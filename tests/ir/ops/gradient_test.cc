@@ -510,6 +510,8 @@ TEST(CompositeGradient, CrossEntropyWithAndWithoutSmoothing) {
       return Values{b.CrossEntropy(x[0], x[1], {.label_smoothing = smoothing})};
     };
     EXPECT_TRUE(GradCheck(loss, {Random({3, 5}, 1, -2, 2), labels}));
+    const Tensor pixels = MakeTensor({DType::kI32, {1, 3}, {}}, {0, 4, 2});
+    EXPECT_TRUE(GradCheck(loss, {Random({1, 5, 3}, 1, -2, 2), pixels}));
   }
 }
 
