@@ -76,7 +76,7 @@ INCLUDES = {
     "runtime/fusor.h": ("codegen", "runtime/"),
     "runtime/checkpoint": ("codegen", "codegen/plan", "runtime",
                            "runtime/backend", "runtime/distributed",
-                           "runtime/data"),
+                           "runtime/data", "runtime/data/files"),
     "runtime/train": ("codegen", "codegen/plan", "runtime", "runtime/backend",
                       "runtime/distributed", "runtime/data"),
     "runtime/cpu": COMPILE_HALF + ("codegen/cpu", "runtime/backend",

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "codegen/plan/plan.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/data/files/safetensors.h"
 #include "runtime/state_store.h"
 
 namespace fusor::runtime {

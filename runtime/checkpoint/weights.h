@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/data/files/safetensors.h"
 #include "runtime/state_store.h"
 
 namespace fusor::runtime {

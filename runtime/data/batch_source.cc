@@ -14,14 +14,22 @@ std::shared_ptr<uint8_t> AllocateOnHeap(size_t bytes) {
 }  // namespace
 
 Batch::Batch(int size, int image_size, const AllocateImages& allocate)
-    : labels(static_cast<size_t>(size)),
+    : Batch(size,
+            SampleForm{.input = {ir::DType::kU8, {image_size, image_size, 3}},
+                       .labels = 1},
+            allocate) {
+  image_size_ = image_size;
+}
+
+Batch::Batch(int size, const SampleForm& form, const AllocateImages& allocate)
+    : labels(static_cast<size_t>(size * form.labels)),
+      values(static_cast<size_t>(size * form.values)),
       weights(static_cast<size_t>(size)),
       samples(static_cast<size_t>(size)),
       colours(static_cast<size_t>(size)),
       boxes(static_cast<size_t>(size)),
       size_(size),
-      image_size_(image_size),
-      images_bytes_(size_t{3} * size * image_size * image_size),
+      images_bytes_(static_cast<size_t>(size * form.input.num_bytes())),
       images_(allocate ? allocate(images_bytes_)
                        : AllocateOnHeap(images_bytes_)) {}
 

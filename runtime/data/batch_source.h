@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "runtime/data/augment/deferred_ops.h"
+#include "runtime/data/sample_form.h"
 
 namespace fusor::runtime {
 
-// Allocates 64-byte aligned memory for a batch's images; use
+// Allocates 64-byte aligned memory for a batch's inputs; use
 // Session::AllocateHost for images copied to a device.
 using AllocateImages = std::function<std::shared_ptr<uint8_t>(size_t bytes)>;
 
@@ -21,11 +22,15 @@ class Batch {
  public:
   // `allocate` null: heap memory.
   Batch(int size, int image_size, const AllocateImages& allocate = nullptr);
+  // A batch of tensors, whose image size is 0.
+  Batch(int size, const SampleForm& form,
+        const AllocateImages& allocate = nullptr);
 
   int size() const { return size_; }
   int image_size() const { return image_size_; }
 
-  // [size, image_size, image_size, 3], RGB levels, 64-byte aligned.
+  // [size, image_size, image_size, 3], RGB levels, or inputs [size, ..];
+  // 64-byte aligned.
   std::span<uint8_t> images() { return {images_.get(), images_bytes_}; }
   std::span<const uint8_t> images() const {
     return {images_.get(), images_bytes_};
@@ -41,7 +46,8 @@ class Batch {
     boxes[static_cast<size_t>(i)] = ops.box;
   }
 
-  std::vector<int32_t> labels;   // [size]
+  std::vector<int32_t> labels;   // [size], or [size, form.labels]
+  std::vector<float> values;     // [size, form.values], empty without a form
   std::vector<float> weights;    // [size], 1 for a sample, 0 for padding
   std::vector<int64_t> samples;  // [size], data set index, -1 for padding
   // [size], the ops that the training graph applies.
@@ -52,7 +58,7 @@ class Batch {
 
  private:
   int size_;
-  int image_size_;
+  int image_size_ = 0;
   size_t images_bytes_;
   std::shared_ptr<uint8_t> images_;
 };

@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "ir/support/error.h"
+#include "ir/tensor_type.h"
+
 namespace fusor::runtime {
 
 // Dataset::Label of a sample whose label is stored with its image.
@@ -18,8 +21,14 @@ struct Sample {
   int32_t label = 0;  // in [0, num_classes())
 };
 
-// An indexed set of encoded images with labels. Const member functions are
-// thread-safe.
+// Types of a sample's tensors, without the dimension of samples.
+struct SampleTensors {
+  ir::TensorType input;
+  ir::TensorType target;
+};
+
+// An indexed set of samples: encoded images with labels, or tensors. Const
+// member functions are thread-safe.
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -33,9 +42,19 @@ class Dataset {
   // Returns the sample's name in messages, usually its path.
   virtual std::string Name(int64_t index) const = 0;
 
-  // Reads a sample. Reuses `storage` if its bytes are not in memory already.
+  // Reads an image. Reuses `storage` if its bytes are not in memory already.
   // Throws kData.
   virtual Sample Read(int64_t index, std::vector<uint8_t>& storage) const = 0;
+
+  // Returns null for a set of images.
+  virtual const SampleTensors* tensors() const { return nullptr; }
+
+  // Reads a sample's tensors, row-major, into memory of their sizes. Throws
+  // kData. REQUIRES: tensors() != nullptr.
+  virtual void ReadTensors(int64_t index, std::span<uint8_t> /*input*/,
+                           std::span<uint8_t> /*target*/) const {
+    FUSOR_ASSERT(false, "{} has no tensors", Name(index));
+  }
 };
 
 }  // namespace fusor::runtime

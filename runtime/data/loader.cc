@@ -23,6 +23,13 @@ constexpr int kMaxReplacements = 100;
 // More than the number of cores of any machine.
 constexpr int kMaxThreads = 1024;
 
+// Returns the part of a batch's vector that belongs to one of `size` samples.
+template <typename T>
+std::span<T> PartOf(std::vector<T>& values, int sample, int size) {
+  const size_t count = values.size() / static_cast<size_t>(size);
+  return std::span(values).subspan(count * static_cast<size_t>(sample), count);
+}
+
 std::unique_ptr<const Dataset> CheckDataset(
     std::unique_ptr<const Dataset> dataset) {
   FUSOR_CHECK(dataset != nullptr, kUsage,
@@ -34,7 +41,9 @@ std::unique_ptr<const Dataset> CheckDataset(
 
 int64_t LoaderBytes(const LoaderOptions& options) {
   const int64_t side = options.transform.image_size;
-  return (int64_t{options.prefetch} + 1) * options.batch_size * 3 * side * side;
+  const int64_t sample =
+      options.form ? SampleBytes(*options.form) : 3 * side * side;
+  return (int64_t{options.prefetch} + 1) * options.batch_size * sample;
 }
 
 struct Loader::Worker {
@@ -68,12 +77,16 @@ Loader::Loader(std::unique_ptr<const Dataset> dataset,
               "data loader: expected a start batch below {}, got epoch {} "
               "batch {}",
               batches_per_epoch(), options.start_epoch, options.start_batch);
+  FUSOR_ASSERT(
+      (dataset_->tensors() != nullptr) == options.form.has_value() &&
+          (!options.form || options.form->input == dataset_->tensors()->input),
+      "the form of a batch does not fit the data set");
   // Rejects an invalid transform here rather than in the workers.
   const Augmenter check(options.transform, options.seed);
   const int64_t bytes = LoaderBytes(options);
   const auto free = static_cast<int64_t>(FreeHostBytes());
   FUSOR_CHECK(bytes <= free, kOutOfMemory,
-              "data loader: {} batches of {} images need {} MiB, {} MiB are "
+              "data loader: {} batches of {} samples need {} MiB, {} MiB are "
               "free",
               options.prefetch + 1, options.batch_size, bytes >> 20,
               free >> 20);
@@ -173,14 +186,14 @@ void Loader::Fill(const Ticket& ticket, Worker& worker) {
   Batch& batch = ticket.slot->batch;
   const std::span<uint8_t> image = batch.image(ticket.sample);
   int64_t& sample = batch.samples[ticket.sample];
-  int32_t& label = batch.labels[ticket.sample];
   float& weight = batch.weights[ticket.sample];
   for (int tries = 0; sample >= 0 && tries <= kMaxReplacements; ++tries) {
     try {
-      const Loaded loaded =
-          Load(sample, ticket.copy, batch.epoch, image.data(), worker);
-      label = loaded.label;
-      batch.SetDeferred(ticket.sample, loaded.deferred);
+      if (options_.form) {
+        LoadTensors(sample, ticket, worker);
+      } else {
+        LoadImage(sample, ticket, worker);
+      }
       weight = 1;
       return;
     } catch (const Error& error) {
@@ -197,13 +210,36 @@ void Loader::Fill(const Ticket& ticket, Worker& worker) {
               "data loader: {} samples in a row are unreadable, last {}",
               kMaxReplacements + 1, dataset_->Name(sample));
   std::fill(image.begin(), image.end(), uint8_t{0});
-  label = 0;
+  std::ranges::fill(PartOf(batch.labels, ticket.sample, batch.size()), 0);
+  std::ranges::fill(PartOf(batch.values, ticket.sample, batch.size()), 0.0F);
   batch.SetDeferred(ticket.sample, {});
   weight = 0;
 }
 
-Loader::Loaded Loader::Load(int64_t sample, int copy, int64_t epoch,
-                            uint8_t* out, Worker& worker) const {
+void Loader::LoadTensors(int64_t sample, const Ticket& ticket,
+                         Worker& worker) const {
+  Batch& batch = ticket.slot->batch;
+  const std::span<uint8_t> input = batch.image(ticket.sample);
+  const ir::TensorType& type = dataset_->tensors()->target;
+  worker.storage.resize(static_cast<size_t>(type.num_bytes()));
+  const Clock::time_point begin = Clock::now();
+  dataset_->ReadTensors(sample, input, worker.storage);
+  worker.stats.read_seconds += SecondsSince(begin);
+  worker.stats.bytes_read += std::ssize(input) + std::ssize(worker.storage);
+  ++worker.stats.files_read;
+
+  const Clock::time_point convert = Clock::now();
+  const std::string name = dataset_->Name(sample);
+  CheckTokens(*options_.form, input, name);
+  ConvertTarget(*options_.form, type, worker.storage, name,
+                PartOf(batch.labels, ticket.sample, batch.size()),
+                PartOf(batch.values, ticket.sample, batch.size()));
+  worker.stats.decode_seconds += SecondsSince(convert);
+}
+
+void Loader::LoadImage(int64_t sample, const Ticket& ticket,
+                       Worker& worker) const {
+  Batch& batch = ticket.slot->batch;
   const Clock::time_point begin = Clock::now();
   const Sample read = dataset_->Read(sample, worker.storage);
   worker.stats.read_seconds += SecondsSince(begin);
@@ -213,10 +249,12 @@ Loader::Loaded Loader::Load(int64_t sample, int copy, int64_t epoch,
   const Clock::time_point decode = Clock::now();
   const std::string name = dataset_->Name(sample);
   const auto reader = OpenImage(read.bytes, name, options_.limits);
-  const DeferredOps deferred =
-      worker.augmenter.Apply(*reader, name, epoch, sample, copy, out);
+  batch.SetDeferred(
+      ticket.sample,
+      worker.augmenter.Apply(*reader, name, batch.epoch, sample, ticket.copy,
+                             batch.image(ticket.sample).data()));
+  batch.labels[static_cast<size_t>(ticket.sample)] = read.label;
   worker.stats.decode_seconds += SecondsSince(decode);
-  return {read.label, deferred};
 }
 
 void Loader::NoteBadRecord(int64_t sample, const std::string& message) {

@@ -5,6 +5,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_set>
@@ -14,6 +15,7 @@
 #include "runtime/data/batch_source.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/image/decode.h"
+#include "runtime/data/sample_form.h"
 #include "runtime/data/sampler.h"
 
 namespace fusor::runtime {
@@ -27,8 +29,10 @@ enum class BadRecord {
 };
 
 struct LoaderOptions {
-  int batch_size = 0;  // of this rank
-  Transform transform;
+  int batch_size = 0;   // of this rank
+  Transform transform;  // of images
+  // Of a set of tensors, whose types it must fit.
+  std::optional<SampleForm> form{};
   bool training = false;  // see SamplerOptions
   uint64_t seed = 0;      // seed of order and augmentation
   int repetitions = 1;    // see SamplerOptions
@@ -70,8 +74,10 @@ class Loader : public BatchSource {
   // A batch being filled or waiting to be returned.
   struct Slot {
     explicit Slot(const LoaderOptions& options)
-        : batch(options.batch_size, options.transform.image_size,
-                options.allocate) {}
+        : batch(options.form
+                    ? Batch(options.batch_size, *options.form, options.allocate)
+                    : Batch(options.batch_size, options.transform.image_size,
+                            options.allocate)) {}
     Batch batch;
     int missing = 0;  // samples not yet filled
     // Error of the failed sample with the lowest index, so that the reported
@@ -87,17 +93,13 @@ class Loader : public BatchSource {
     int sample = 0;
     int copy = 0;  // see Sampler::Copy
   };
-  struct Loaded {
-    int32_t label = 0;
-    DeferredOps deferred;
-  };
 
   void Work();
   bool Take(Ticket& ticket);
   void Open(Slot& slot);
   void Fill(const Ticket& ticket, Worker& worker);
-  Loaded Load(int64_t sample, int copy, int64_t epoch, uint8_t* out,
-              Worker& worker) const;
+  void LoadImage(int64_t sample, const Ticket& ticket, Worker& worker) const;
+  void LoadTensors(int64_t sample, const Ticket& ticket, Worker& worker) const;
   void NoteBadRecord(int64_t sample, const std::string& message);
   void Stop();
 

@@ -10,7 +10,7 @@
 #include "codegen/compiler.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/data/files/safetensors.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/program.h"
 #include "runtime/session.h"

@@ -17,7 +17,7 @@
 #include "models/import/torch_importer.h"
 #include "models/onnx/onnx_importer.h"
 #include "passes/training/training_state.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/data/files/safetensors.h"
 
 namespace fusor::models {
 namespace {

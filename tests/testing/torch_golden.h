@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ir/interpreter/interpreter.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/data/files/safetensors.h"
 
 namespace fusor::test {
 

@@ -17,6 +17,7 @@
 #include "runtime/data/datasets/packed_images.h"
 #include "runtime/data/datasets/recordio.h"
 #include "runtime/data/datasets/shard_format.h"
+#include "runtime/data/datasets/tensor_set.h"
 #include "runtime/data/datasets/tfrecord.h"
 #include "runtime/data/datasets/webdataset.h"
 #include "runtime/data/datasets/zip_images.h"
@@ -218,6 +219,13 @@ std::unique_ptr<ImageSet> OpenShards(const std::string& path,
       break;
     case ShardFormat::kTar:
       images = std::make_unique<WebDataset>(path, files);
+      break;
+    case ShardFormat::kSafetensors:
+      FUSOR_CHECK(options.max_per_class == 0, kUsage,
+                  "--max-per-class: expected images with a class each, got "
+                  "tensors in {}",
+                  path);
+      images = std::make_unique<TensorSet>(path, files);
       break;
   }
   FUSOR_ASSERT(images != nullptr, "{}: a shard of no format", path);

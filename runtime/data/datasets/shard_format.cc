@@ -9,6 +9,7 @@
 #include "runtime/data/datasets/packed_images.h"
 #include "runtime/data/datasets/recordio.h"
 #include "runtime/data/datasets/tfrecord.h"
+#include "runtime/data/files/safetensors.h"
 #include "runtime/data/files/tar.h"
 #include "runtime/data/files/unpack.h"
 
@@ -28,6 +29,8 @@ std::string_view FormatName(ShardFormat format) {
       return "zip";
     case ShardFormat::kTar:
       return "tar";
+    case ShardFormat::kSafetensors:
+      return "safetensors";
   }
   FUSOR_ASSERT(false, "format {}", static_cast<int>(format));
 }
@@ -38,6 +41,7 @@ ShardFormat DetectFormat(std::span<const uint8_t> start) {
   if (IsPackedImages(start)) return ShardFormat::kPacked;
   if (IsZip(start)) return ShardFormat::kZip;
   if (IsTar(start) || IsGzip(start)) return ShardFormat::kTar;
+  if (IsSafetensors(start)) return ShardFormat::kSafetensors;
   return ShardFormat::kNone;
 }
 

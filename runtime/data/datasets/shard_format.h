@@ -7,14 +7,15 @@
 
 namespace fusor::runtime {
 
-// Formats of files that hold many images.
+// Formats of files that hold many samples.
 enum class ShardFormat {
   kNone,  // another file
   kTfRecord,
   kRecordIo,
-  kPacked,  // fusor's own: PackedImages
-  kZip,     // ZipImages
-  kTar,     // WebDataset; also packed with gzip
+  kPacked,       // fusor's own: PackedImages
+  kZip,          // ZipImages
+  kTar,          // WebDataset; also packed with gzip
+  kSafetensors,  // TensorSet
 };
 
 // Returns the format's name in messages.

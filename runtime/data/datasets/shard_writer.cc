@@ -231,6 +231,7 @@ std::unique_ptr<ShardWriter> MakeShardWriter(
     case ShardFormat::kTar:
       return std::make_unique<WebDatasetWriter>(std::move(append));
     case ShardFormat::kZip:
+    case ShardFormat::kSafetensors:
     case ShardFormat::kNone:
       break;
   }

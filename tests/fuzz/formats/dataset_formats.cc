@@ -10,9 +10,11 @@
 #include "ir/support/little_endian.h"
 #include "runtime/data/datasets/packed_images.h"
 #include "runtime/data/datasets/recordio.h"
+#include "runtime/data/datasets/tensor_set.h"
 #include "runtime/data/datasets/tfrecord.h"
 #include "runtime/data/datasets/webdataset.h"
 #include "runtime/data/datasets/zip_images.h"
+#include "runtime/data/sample_form.h"
 #include "tests/fuzz/formats/format.h"
 
 namespace fusor::fuzz {
@@ -96,6 +98,33 @@ void ReadShard(std::string_view bytes) {
   }
   const std::string path = Write(file);
   ReadAll(runtime::PackedImages(path, {path}));
+}
+
+// Converts targets to labels if they are integers, otherwise to values.
+void ReadTensorSet(std::string_view bytes) {
+  const std::string path = Write(bytes);
+  const runtime::TensorSet set(path, {path});
+  const auto& [input, target] = *set.tensors();
+  runtime::SampleForm form{.input = input, .classes = 3, .ignores = true};
+  if (!ir::IsFloat(input.dtype)) form.tokens = 5;
+  (ir::IsFloat(target.dtype) ? form.values : form.labels) =
+      target.num_elements();
+  std::vector<uint8_t> inputs(static_cast<size_t>(input.num_bytes()));
+  std::vector<uint8_t> targets(static_cast<size_t>(target.num_bytes()));
+  std::vector<int32_t> labels(static_cast<size_t>(form.labels));
+  std::vector<float> values(static_cast<size_t>(form.values));
+  for (int64_t i = 0; i < set.size(); ++i) {
+    set.ReadTensors(i, inputs, targets);
+    try {
+      runtime::CheckTokens(form, inputs, set.Name(i));
+      runtime::ConvertTarget(form, target, targets, set.Name(i), labels,
+                             values);
+    } catch (const Error& error) {
+      Require(error.code() == ErrorCode::kData, error.what());
+    }
+  }
+  Require(set.size() > 0, "an empty set");
+  set.Description();
 }
 
 }  // namespace fusor::fuzz

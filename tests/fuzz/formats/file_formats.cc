@@ -6,7 +6,7 @@
 #include "ir/support/file.h"
 #include "ir/support/hash.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/data/files/safetensors.h"
 #include "runtime/data/image/decode.h"
 #include "runtime/train/train_log.h"
 #include "tests/fuzz/formats/format.h"

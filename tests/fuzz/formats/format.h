@@ -48,6 +48,7 @@ void ReadRecordIo(std::string_view bytes);
 void ReadTarArchive(std::string_view bytes);
 void ReadZip(std::string_view bytes);
 void ReadShard(std::string_view bytes);
+void ReadTensorSet(std::string_view bytes);
 void ReadStore(std::string_view bytes);         // store_format.cc
 void ReadTorchArchive(std::string_view bytes);  // torch_format.cc
 void ReadTorchProgram(std::string_view bytes);

@@ -25,8 +25,8 @@
 #include "ir/target/descriptions.h"
 #include "models/onnx/onnx_ops.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/checkpoint/safetensors.h"
 #include "runtime/data/datasets/recordio.h"
+#include "runtime/data/files/safetensors.h"
 #include "runtime/distributed/store_server.h"
 #include "runtime/program_file.h"
 #include "tests/fakes/fake_compiler.h"
@@ -161,6 +161,16 @@ void WriteWeights() {
   }
   write("all", all, {{"format", "pt"}, {"fusor.arch", "resnet18"}});
   write("none", {}, {});
+  // Samples of a data set.
+  for (const ir::DType dtype : {ir::DType::kF32, ir::DType::kU8}) {
+    NamedTensor input{"input", {dtype, {2, 3}, {}}, {}};
+    NamedTensor target{"target", {ir::DType::kI64, {2, 1}, {}}, {}};
+    for (NamedTensor* tensor : {&input, &target}) {
+      tensor->bytes.resize(static_cast<size_t>(tensor->type.num_bytes()));
+    }
+    write("set", {input, target}, {});
+    Write("tensor-set", ir::DTypeName(dtype), Read(folder / "w"));
+  }
   // A file of another program, without a checksum.
   const std::string header =
       R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";

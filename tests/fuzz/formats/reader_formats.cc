@@ -19,6 +19,7 @@ std::span<const Format> Formats() {
       {"tar", ErrorCode::kData, ReadTarArchive},
       {"zip", ErrorCode::kData, ReadZip},
       {"shard", ErrorCode::kData, ReadShard},
+      {"tensor-set", ErrorCode::kData, ReadTensorSet},
       {"speed-log", ErrorCode::kData, ReadSpeedLog},
       {"stats-trace", ErrorCode::kUsage, ReadStatsTrace},
       {"run-log", ErrorCode::kUsage, ReadRunLog},

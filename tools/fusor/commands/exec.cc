@@ -12,7 +12,7 @@
 #include "ir/support/file.h"
 #include "passes/training/training_state.h"
 #include "runtime/backend/backend_loader.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/data/files/safetensors.h"
 #include "runtime/session.h"
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/model_flags.h"

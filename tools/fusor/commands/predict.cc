@@ -13,7 +13,7 @@
 
 #include "ir/support/error.h"
 #include "ir/support/file.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/data/files/safetensors.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/datasets/image_folder.h"
 #include "runtime/program.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "models/model.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/data/files/safetensors.h"
 #include "runtime/data/datasets/image_set.h"
 #include "runtime/program.h"
 #include "runtime/session.h"

@@ -8,7 +8,7 @@
 #include "ir/io/printer.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/data/files/safetensors.h"
 
 namespace fusor::inspect {
 

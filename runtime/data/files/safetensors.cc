@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/data/files/safetensors.h"
 
 #include <algorithm>
 #include <cctype>
@@ -319,6 +319,15 @@ const ir::TensorSource* Safetensors::Find(std::string_view name) const {
       std::find_if(tensors.begin(), tensors.end(),
                    [&](const ir::TensorSource& t) { return t.name == name; });
   return it == tensors.end() ? nullptr : &*it;
+}
+
+bool IsSafetensors(std::span<const uint8_t> start) {
+  uint64_t length = 0;
+  if (start.size() <= sizeof(length) || start[sizeof(length)] != '{') {
+    return false;
+  }
+  std::memcpy(&length, start.data(), sizeof(length));
+  return length <= kMaxHeaderBytes;
 }
 
 Safetensors ReadSafetensors(const std::string& path) {

@@ -43,6 +43,9 @@ struct Safetensors {
 // command that converts it.
 Safetensors ReadSafetensors(const std::string& path);
 
+// Returns whether a file that starts with these bytes is a safetensors file.
+bool IsSafetensors(std::span<const uint8_t> start);
+
 // Size and checksum of a file.
 struct FileSum {
   int64_t bytes = 0;

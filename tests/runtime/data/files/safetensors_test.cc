@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/data/files/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
