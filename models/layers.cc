@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ir/support/error.h"
+#include "ir/support/str.h"
 
 namespace fusor::models {
 
@@ -24,6 +25,34 @@ Attrs NormalInit(double std) {
 }
 Attrs UniformInit(double bound) {
   return {{"init", std::string("uniform")}, {"bound", bound}};
+}
+
+// Returns a sample's type as text, where -1 is any extent.
+std::string WithAnyExtents(const ir::TensorType& type) {
+  return fmt::format("{}[{}]", ir::DTypeName(type.dtype),
+                     Join(type.shape, ",", [](int64_t extent) {
+                       return extent < 0 ? std::string("?")
+                                         : fmt::format("{}", extent);
+                     }));
+}
+
+// Throws unless a model of inputs of this type accepts the sample.
+void CheckSample(const ir::TensorType& type, const SampleTypes& sample) {
+  const ir::TensorType& given = sample.input;
+  const bool bytes = given.dtype == DType::kU8;
+  const bool images = bytes && given.rank() == 3 && given.shape[0] == 3;
+  const bool has_kind = !ir::IsFloat(type.dtype)
+                            ? !ir::IsFloat(given.dtype)
+                            : ir::IsFloat(given.dtype) || images;
+  const bool fits =
+      has_kind && given.dtype != DType::kBool &&
+      std::equal(type.shape.begin(), type.shape.end(), given.shape.begin(),
+                 given.shape.end(),
+                 [](int64_t a, int64_t b) { return a < 0 || a == b; });
+  FUSOR_CHECK(fits, kData, "{}: tensor input: expected samples {}{}, got {}",
+              sample.path, WithAnyExtents(type),
+              ir::IsFloat(type.dtype) ? ", or u8 if they are RGB images" : "",
+              ToString(given));
 }
 
 // Returns the extent of dimension `dim`, or of the last one for -1.
@@ -259,6 +288,10 @@ Value* Layers::Augmented(Value* bytes, Value* colour, Value* box) {
 
 Value* Layers::Images(ir::Where at) {
   const Builder::Layer layer(b_, at);
+  if (options_.sample.has_value()) {
+    const int64_t side = options_.image_size;
+    return Input({DType::kF32, {3, side, side}, {}}, at);
+  }
   Builder::Scope scope(b_, "images");
   const int64_t n = options_.batch;
   const int64_t s = options_.image_size;
@@ -292,10 +325,46 @@ Value* Layers::Images(ir::Where at) {
   return b_.Transpose(x, {0, 3, 1, 2});
 }
 
+Value* Layers::Input(const ir::TensorType& type, ir::Where at) {
+  const Builder::Layer layer(b_, at);
+  Builder::Scope scope(b_, "images");
+  FUSOR_CHECK(!mixes() && !augments(), kUsage,
+              "--mixup, --cutmix-alpha and --augment-on device: expected "
+              "images with a label each, got a model or data of tensors");
+  const bool is_image = type.rank() == 3;
+  ir::TensorType own = type;
+  if (options_.sample.has_value()) {
+    own = options_.sample->input;
+    CheckSample(type, *options_.sample);
+  } else if (is_image) {
+    for (size_t d : {1, 2}) {
+      if (own.shape[d] < 0) own.shape[d] = options_.image_size;
+    }
+  }
+  FUSOR_CHECK(std::ranges::all_of(own.shape, [](int64_t n) { return n > 0; }),
+              kUsage,
+              "a model with inputs {}: expected DATA, or a model of inputs of "
+              "one size",
+              WithAnyExtents(type));
+  own.shape.insert(own.shape.begin(), options_.batch);
+  Value* x = b_.graph().AddInput(own, InputRole::kData, "images");
+  if (own.dtype == DType::kU8 && ir::IsFloat(type.dtype)) {
+    const auto row = [&](const std::array<double, 3>& values) {
+      return b_.Constant(DType::kF32, {3, 1, 1},
+                         {values.begin(), values.end()});
+    };
+    x = b_.Minus(b_.Cast(x, DType::kF32), row(options_.mean));
+    x = b_.Divide(x, row(options_.std));
+  }
+  return b_.Cast(x, type.dtype);
+}
+
 Value* Layers::OneHot(Value* labels, Value* logits, double smoothing) {
   const Shape& shape = logits->type().shape;
+  std::vector<int64_t> dims{0};
+  for (int64_t d = 2; d < RankOf(logits); ++d) dims.push_back(d);
   Value* hit = b_.Compare("eq", b_.Iota(DType::kI32, shape, 1),
-                          b_.Broadcast(labels, shape, {0}));
+                          b_.Broadcast(labels, shape, dims));
   const double off = smoothing / static_cast<double>(shape[1]);
   Value* targets = b_.Select(hit, b_.ScalarLike(logits, 1 - smoothing + off),
                              b_.ScalarLike(logits, off));
@@ -304,11 +373,11 @@ Value* Layers::OneHot(Value* labels, Value* logits, double smoothing) {
       b_.Add("reduce", {hit},
              {{"kind", std::string("any")}, {"dims", std::vector<int64_t>{1}}})
           ->output();
-  return b_.Select(b_.Broadcast(known, shape, {0}), targets,
+  return b_.Select(b_.Broadcast(known, shape, dims), targets,
                    b_.ScalarLike(logits, std::nan("")));
 }
 
-Value* Layers::SampleLoss(Value* logits, Value* labels, double smoothing) {
+Value* Layers::LabelLoss(Value* logits, Value* labels, double smoothing) {
   if (options_.loss == Loss::kCrossEntropy) {
     // The loss of mixed one-hot labels is the weighted mean of the two losses.
     return Mix({labels}, LabelShare(), [&](const Values& parts) {
@@ -334,11 +403,20 @@ void Layers::Classify(Value* logits,
   Builder::Scope scope(b_, "loss");
   ir::Graph& graph = b_.graph();
   const int64_t n = options_.batch;
+  if (options_.sample.has_value()) {
+    const ir::TensorType& target = options_.sample->target;
+    FUSOR_CHECK(target.shape.empty() && !ir::IsFloat(target.dtype) &&
+                    target.dtype != DType::kBool,
+                kData,
+                "{}: tensor target: expected an integer per sample, got "
+                "{}",
+                options_.sample->path, ToString(target));
+  }
   Value* labels =
       graph.AddInput({DType::kI32, {n}, {}}, InputRole::kData, "labels");
   if (training()) {
     const auto loss = [&](Value* of) {
-      return b_.ReduceMean(SampleLoss(of, labels, options_.label_smoothing),
+      return b_.ReduceMean(LabelLoss(of, labels, options_.label_smoothing),
                            {0});
     };
     Value* total = loss(logits);
@@ -355,7 +433,7 @@ void Layers::Classify(Value* logits,
   };
   Value* correct1 = b_.TopKCorrect(logits, labels, 1);
   Value* correct5 = b_.TopKCorrect(logits, labels, 5);
-  total(SampleLoss(logits, labels, /*smoothing=*/0), "loss_sum");
+  total(LabelLoss(logits, labels, /*smoothing=*/0), "loss_sum");
   total(correct1, "top1");
   total(correct5, "top5");
   if (!options_.per_image) return;

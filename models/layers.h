@@ -71,6 +71,10 @@ class Layers {
 
   // Adds input "images" and returns it as f32 [N,3,S,S].
   ir::Value* Images(ir::Where at = {});
+  // Adds input "images" for a model whose samples have this type; -1 is any
+  // extent. It has the type of options().sample, or `type`, with the image size
+  // as extents [C,-1,-1]. Throws kData if the sample does not fit.
+  ir::Value* Input(const ir::TensorType& type, ir::Where at = {});
   // Logits [N,C] of an auxiliary classifier, whose loss is multiplied by
   // `weight`.
   struct AuxiliaryLogits {
@@ -82,6 +86,9 @@ class Layers {
   void Classify(ir::Value* logits,
                 const std::vector<AuxiliaryLogits>& auxiliary = {},
                 ir::Where at = {});
+  // Returns the loss of each label, f32, of logits [N,C,..] and labels i32
+  // [N,..]; NaN for labels out of range.
+  ir::Value* LabelLoss(ir::Value* logits, ir::Value* labels, double smoothing);
 
  private:
   bool mixes() const {
@@ -107,9 +114,7 @@ class Layers {
   // null without mixup. Rows of pixels are in dimension `rows`, columns in the
   // next.
   ir::Value* PixelShare(const ir::Shape& shape, int64_t rows);
-  // Returns the loss of each sample, f32 [N]; NaN for labels out of range.
-  ir::Value* SampleLoss(ir::Value* logits, ir::Value* labels, double smoothing);
-  // Returns one-hot labels, smoothed, as f32 [N,C].
+  // Returns one-hot labels, smoothed, in the shape of the logits.
   ir::Value* OneHot(ir::Value* labels, ir::Value* logits, double smoothing);
   // Returns the hyper-parameter input `name`, adding it if there is none.
   ir::Value* HyperParameter(const char* name, ir::DType dtype);

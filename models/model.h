@@ -3,11 +3,13 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ir/graph.h"
 #include "ir/interpreter/tensor_source.h"
+#include "ir/tensor_type.h"
 
 namespace fusor::models {
 
@@ -29,6 +31,13 @@ enum class Loss {
 enum class InputFormat {
   kU8Nhwc,   // "images" u8 [N,S,S,3], normalised by mean and std in the graph
   kF32Nchw,  // "images" f32 [N,3,S,S], used unchanged
+};
+
+// Types of a sample of a data set of tensors, without the dimension of samples.
+struct SampleTypes {
+  ir::TensorType input;   // u8 [3,H,W] is normalised by mean and std
+  ir::TensorType target;  // labels, or values for other losses
+  std::string path;       // of the data set, for messages
 };
 
 struct ModelOptions {
@@ -71,6 +80,9 @@ struct ModelOptions {
   // "correct5" f32 [N]: 1 if the label is the top class, or among the top five,
   // else 0.
   bool per_image = false;
+  // Types of the data that an imported model reads; nothing: RGB images with a
+  // label each, or for models of other inputs or results what they suggest.
+  std::optional<SampleTypes> sample{};
 };
 
 // A network with its loss, before differentiation. Inputs: "images", "labels"
@@ -100,6 +112,8 @@ struct CustomModel {
   bool evaluates = false;
   int64_t image_size = 0;   // the only supported size; 0: any
   int64_t num_classes = 0;  // the default; 0: unknown
+  bool classifies = true;   // RGB images, with a label each
+  int64_t tokens = 0;       // the input is integers below this; 0: any input
   // Returns the initial values for training; the model must outlive them. The
   // inputs' attributes determine the initial values if this is null, and those
   // of state without values or with another shape.

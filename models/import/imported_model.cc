@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "ir/support/error.h"
 #include "ir/support/str.h"
+#include "models/import/dense_loss.h"
 
 namespace fusor::models {
 namespace {
@@ -14,24 +16,23 @@ namespace {
 // with Convolutions", 2015).
 constexpr double kAuxiliaryWeight = 0.3;
 
-// Returns the shape of a classifier's images, with -1 for symbolic extents.
-const ir::Shape& ImageShape(const std::string& path,
-                            std::span<const ImportedInput> inputs) {
-  const std::string got = Join(inputs, " and ", [](const ImportedInput& input) {
-    return input.shape.empty() ? std::string("a scalar")
-                               : Join(input.shape, "x", [](int64_t extent) {
-                                   return extent < 0
-                                              ? std::string("N")
-                                              : fmt::format("{}", extent);
-                                 });
-  });
-  const bool fits = inputs.size() == 1 && inputs[0].is_f32 &&
-                    inputs[0].shape.size() == 4 && inputs[0].shape[1] == 3 &&
-                    inputs[0].shape[2] == inputs[0].shape[3];
-  FUSOR_CHECK(fits, kGraph,
-              "{}: expected one input, float32 images Nx3xSxS, got {}", path,
-              got.empty() ? "none" : got);
-  return inputs[0].shape;
+std::string InputText(const ir::TensorType& input) {
+  return fmt::format("{}[{}]", ir::DTypeName(input.dtype),
+                     Join(input.shape, ",", [](int64_t extent) {
+                       return extent < 0 ? std::string("N")
+                                         : fmt::format("{}", extent);
+                     }));
+}
+
+// Returns whether the input can be images of an image data set.
+bool IsImages(const ir::TensorType& input) {
+  return input.dtype == ir::DType::kF32 && input.rank() == 4 &&
+         input.shape[1] == 3 && input.shape[2] == input.shape[3];
+}
+
+// Returns whether images have a label each.
+bool Classifies(const ImportedInterface& interface) {
+  return IsImages(interface.inputs[0]) && interface.rank == 2;
 }
 
 }  // namespace
@@ -54,11 +55,28 @@ void CheckGivenShape(const std::string& path, const std::string& input,
               input, fmt::join(expected, ","), fmt::join(given, ","));
 }
 
-void ClassifyResults(Layers& layers, const std::string& path,
-                     const std::vector<ir::Value*>& results) {
+ir::Value* AddInput(Layers& layers, const ImportedInterface& interface) {
+  if (!layers.options().sample.has_value() && Classifies(interface)) {
+    return layers.Images();
+  }
+  ir::TensorType sample = interface.inputs[0];
+  sample.shape.erase(sample.shape.begin());
+  return layers.Input(sample);
+}
+
+void AddResultLoss(Layers& layers, const std::string& path,
+                   const std::vector<ir::Value*>& results) {
   const ir::TensorType& logits = results.at(0)->type();
-  FUSOR_CHECK(logits.rank() == 2 && logits.shape[0] == layers.options().batch,
-              kGraph, "{}: first result: expected logits [{},C], got {}", path,
+  const std::optional<SampleTypes>& sample = layers.options().sample;
+  const bool one_label =
+      !sample.has_value() ||
+      (sample->target.shape.empty() && !ir::IsFloat(sample->target.dtype));
+  if (logits.rank() != 2 || !one_label) {
+    AddDenseLoss(layers, path, results);
+    return;
+  }
+  FUSOR_CHECK(logits.shape[0] == layers.options().batch, kGraph,
+              "{}: first result: expected logits [{},C], got {}", path,
               layers.options().batch, ToString(logits));
   std::vector<Layers::AuxiliaryLogits> auxiliary;
   for (size_t i = 1; i < results.size(); ++i) {
@@ -70,19 +88,29 @@ void ClassifyResults(Layers& layers, const std::string& path,
   layers.Classify(results[0], auxiliary);
 }
 
-CustomModel ImportedClassifier(
-    const std::string& path, std::span<const ImportedInput> inputs,
-    int64_t num_classes,
+CustomModel TrainableModel(
+    const std::string& path, const ImportedInterface& interface,
     std::function<void(ir::Graph&, Phase, const ModelOptions&)> build,
     std::function<std::vector<ir::TensorSource>()> weights) {
+  FUSOR_CHECK(
+      interface.inputs.size() == 1 && interface.inputs[0].rank() > 0, kGraph,
+      "{}: expected one input, such as float32 images [N,3,S,S] or int64 "
+      "tokens [N,T], got {}",
+      path,
+      interface.inputs.empty() ? "none"
+                               : Join(interface.inputs, " and ", InputText));
   const std::string stem = std::filesystem::path(path).stem().string();
-  const ir::Shape& images = ImageShape(path, inputs);
+  const ir::TensorType& input = interface.inputs[0];
   CustomModel model;
   model.name = "module:" + stem;
-  model.batch = std::max<int64_t>(images[0], 0);
-  model.image_size = std::max<int64_t>(images[2], 0);
-  model.num_classes = num_classes;
-  model.normalizes = true;
+  model.batch = std::max<int64_t>(input.shape[0], 0);
+  if (IsImages(input)) {
+    model.image_size = std::max<int64_t>(input.shape[2], 0);
+  }
+  model.num_classes = interface.num_classes;
+  model.classifies = Classifies(interface);
+  model.tokens = interface.tokens;
+  model.normalizes = model.classifies;
   model.trains = true;
   model.evaluates = true;
   model.weights = std::move(weights);

@@ -23,10 +23,12 @@ struct ImportedProgram {
 // Returns the tensor given for an input, which determines symbolic extents.
 using GivenTensor = std::function<const ir::NamedTensor&(const std::string&)>;
 
-// One input of a program; -1 is a symbolic extent.
-struct ImportedInput {
-  bool is_f32 = false;
-  ir::Shape shape;
+// What a file tells about a model. -1 is a symbolic extent.
+struct ImportedInterface {
+  std::vector<ir::TensorType> inputs;
+  size_t rank = 2;          // of the first result
+  int64_t num_classes = 0;  // 0: unknown
+  int64_t tokens = 0;       // see CustomModel
 };
 // Returns copies of tensors.
 std::vector<ir::NamedTensor> CopiesOf(
@@ -37,18 +39,20 @@ std::vector<ir::NamedTensor> CopiesOf(
 void CheckGivenShape(const std::string& path, const std::string& input,
                      const ir::Shape& expected, const ir::Shape& given);
 
-// Adds the loss of a classifier. `results` are logits [N,C], followed by the
-// logits of auxiliary classifiers, of the same type; 0.3 times their losses are
-// added, as in GoogLeNet. Throws kGraph for other results.
-void ClassifyResults(Layers& layers, const std::string& path,
-                     const std::vector<ir::Value*>& results);
+// Adds input "images" for the only input of a program.
+ir::Value* AddInput(Layers& layers, const ImportedInterface& interface);
 
-// Returns a classifier, named "module:STEM" after the file. `build` adds the
-// network and its loss to a graph. Throws kGraph unless the only input is
-// images, f32 [N,3,S,S].
-CustomModel ImportedClassifier(
-    const std::string& path, std::span<const ImportedInput> inputs,
-    int64_t num_classes,
+// Adds the loss. `results` are logits [N,C], followed by the logits of
+// auxiliary classifiers, of the same type; 0.3 times their losses are added, as
+// in GoogLeNet. For other results, and for other targets than a label per
+// sample, see AddDenseLoss. Throws kGraph for results that neither takes.
+void AddResultLoss(Layers& layers, const std::string& path,
+                   const std::vector<ir::Value*>& results);
+
+// Returns a model, named "module:STEM" after the file. `build` adds the network
+// and its loss to a graph. Throws kGraph unless there is one input [N,..].
+CustomModel TrainableModel(
+    const std::string& path, const ImportedInterface& interface,
     std::function<void(ir::Graph&, Phase, const ModelOptions&)> build,
     std::function<std::vector<ir::TensorSource>()> weights);
 

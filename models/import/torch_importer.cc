@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "ir/support/file.h"
 #include "ir/support/str.h"
 #include "models/import/aten_ops.h"
+#include "models/import/dense_loss.h"
 #include "models/import/torch_archive.h"
 #include "models/layers.h"
 
@@ -97,9 +99,10 @@ class Archive {
       }
     }
     const auto logits = program_.types.find(program_.outputs[0]);
-    if (logits != program_.types.end() && logits->second.shape.size() == 2) {
-      num_classes_ = std::max<int64_t>(logits->second.shape[1], 0);
-    }
+    if (logits == program_.types.end()) return;
+    const ir::Shape& shape = logits->second.shape;
+    if (shape.size() < 2) return;
+    num_classes_ = std::max<int64_t>(shape[ClassDim(shape.size())], 0);
   }
 
   // Roles follow from the operators that use the tensors. Initial values are
@@ -154,20 +157,54 @@ class Archive {
   std::map<std::string, State> states_;
 };
 
-// Returns the inputs of forward().
-std::vector<ImportedInput> UserInputs(const Archive& archive) {
+// Returns the number of rows of the embedding that looks up an input; 0 if none
+// does.
+int64_t TokensOf(const TorchProgram& program, const std::string& input) {
+  std::set<std::string> tokens{input};
+  for (const TorchNode& node : program.nodes) {
+    if (tokens.contains(TensorName(node, "indices")) &&
+        node.target == "torch.ops.aten.embedding.default") {
+      const auto weight = program.types.find(TensorName(node, "weight"));
+      return weight == program.types.end() || weight->second.shape.empty()
+                 ? 0
+                 : std::max<int64_t>(weight->second.shape[0], 0);
+    }
+    // Tokens in another shape or dtype.
+    const bool same = node.target.find(".view.") != std::string::npos ||
+                      node.target.find(".reshape.") != std::string::npos ||
+                      node.target.find(".to.") != std::string::npos ||
+                      node.target.find(".clone.") != std::string::npos;
+    if (!same || node.outputs.empty() ||
+        !(tokens.contains(TensorName(node, "self")) ||
+          tokens.contains(TensorName(node, "input")))) {
+      continue;
+    }
+    for (const TorchItem& item : node.outputs[0].items) {
+      if (const auto* tensor = std::get_if<TorchTensor>(&item)) {
+        tokens.insert(tensor->name);
+      }
+    }
+  }
+  return 0;
+}
+
+ImportedInterface InterfaceOf(const Archive& archive) {
   const TorchProgram& program = archive.program();
-  std::vector<ImportedInput> inputs;
+  ImportedInterface interface { .num_classes = archive.num_classes() };
   for (const TorchInput& input : program.inputs) {
     if (input.kind != TorchInputKind::kUser) continue;
     const auto found = program.types.find(input.name);
     if (found == program.types.end()) continue;
     const TorchType& type = found->second;
-    inputs.push_back(
-        {TorchDType(type.scalar_type, archive.path()) == DType::kF32,
-         type.shape});
+    const DType dtype = TorchDType(type.scalar_type, archive.path());
+    interface.inputs.push_back({dtype, type.shape, {}});
+    if (!ir::IsFloat(dtype)) interface.tokens = TokensOf(program, input.name);
   }
-  return inputs;
+  const auto result = program.types.find(program.outputs[0]);
+  if (result != program.types.end()) {
+    interface.rank = result->second.shape.size();
+  }
+  return interface;
 }
 
 // Runs a program's nodes on a graph. A tensor of the program is either a view
@@ -183,14 +220,14 @@ class GraphBuilder {
                  [this](const std::string& name) { return Read(name); },
                  [this](const std::string& name) { return Symbol(name); }} {}
 
-  // Images in, loss out.
-  void BuildClassifier() {
-    Run([this](const TorchInput&) { return layers_.Images(); });
+  // A batch in, loss out.
+  void BuildTrained(const ImportedInterface& interface) {
+    Run([&](const TorchInput&) { return AddInput(layers_, interface); });
     std::vector<Value*> results;
     for (const std::string& output : archive_.program().outputs) {
       results.push_back(Read(output));
     }
-    ClassifyResults(layers_, archive_.path(), results);
+    AddResultLoss(layers_, archive_.path(), results);
   }
 
   // Tensors in, tensors out.
@@ -507,10 +544,12 @@ CustomModel ImportTorch(const std::string& path,
                         std::span<const uint8_t> file) {
   const auto archive =
       std::make_shared<const Archive>(path, ParseTorchArchive(path, file));
-  return ImportedClassifier(
-      path, UserInputs(*archive), archive->num_classes(),
-      [archive](ir::Graph& graph, Phase phase, const ModelOptions& options) {
-        GraphBuilder(*archive, graph, phase, options).BuildClassifier();
+  const ImportedInterface interface = InterfaceOf(*archive);
+  return TrainableModel(
+      path, interface,
+      [archive, interface](ir::Graph& graph, Phase phase,
+                           const ModelOptions& options) {
+        GraphBuilder(*archive, graph, phase, options).BuildTrained(interface);
       },
       [archive] { return Weights(*archive); });
 }

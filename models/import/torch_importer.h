@@ -9,10 +9,8 @@
 
 namespace fusor::models {
 
-// Reads an archive of torch.export.save (.pt2) and returns it as a classifier,
-// named "module:STEM" after the file. Its first result must be logits [N,C].
-// Further results must be logits of auxiliary classifiers; 0.3 times their
-// losses are added. Its input must be f32 images [N,3,S,S]. In kTrain, layers
+// Reads an archive of torch.export.save (.pt2), named "module:STEM" after the
+// file. It has one input and the results of AddResultLoss. In kTrain, layers
 // use batch statistics and dropout if they did so in the exported program; in
 // kEval no layer does. Parameters and running statistics have torch's names;
 // other buffers are constants. With another number of classes than the

@@ -267,16 +267,16 @@ class GraphBuilder {
                    return RunBody(body, arguments);
                  }} {}
 
-  // Images in, loss out.
-  void BuildClassifier() {
+  // A batch in, loss out.
+  void BuildTrained(const ImportedInterface& interface) {
     const OnnxGraph& graph = program_.graph();
-    values_[graph.inputs[0].name] = layers_.Images();
+    values_[graph.inputs[0].name] = models::AddInput(layers_, interface);
     Run(graph);
     std::vector<Value*> results;
     for (const std::string& output : graph.outputs) {
       results.push_back(Result(program_.LogitsOf(output)));
     }
-    ClassifyResults(layers_, program_.path(), results);
+    AddResultLoss(layers_, program_.path(), results);
   }
 
   // Tensors in, tensors out.
@@ -411,23 +411,36 @@ class GraphBuilder {
   int64_t runs_ = 0;  // of nodes
 };
 
-std::vector<ImportedInput> InputsOf(const Program& program) {
-  std::vector<ImportedInput> inputs;
-  for (const OnnxInput& input : program.graph().inputs) {
+ImportedInterface InterfaceOf(const Program& program) {
+  ImportedInterface interface { .num_classes = program.num_classes() };
+  const OnnxGraph& graph = program.graph();
+  for (const OnnxInput& input : graph.inputs) {
     const DType dtype =
         OnnxDType(input.element_type,
                   fmt::format("{}: input {}", program.path(), input.name));
-    inputs.push_back({dtype == DType::kF32, input.shape});
+    interface.inputs.push_back({dtype, input.shape, {}});
+    for (const OnnxNode& node : graph.nodes) {
+      if (node.type != "Gather" || node.inputs.size() < 2 ||
+          node.inputs[1] != input.name) {
+        continue;
+      }
+      const auto rows = graph.tensors.find(node.inputs[0]);
+      if (rows == graph.tensors.end() || rows->second.type.rank() != 2)
+        continue;
+      interface.tokens = rows->second.type.shape[0];
+    }
   }
-  return inputs;
+  return interface;
 }
 
 CustomModel Import(const std::string& path, OnnxModel model) {
   const auto program = std::make_shared<const Program>(path, std::move(model));
-  return ImportedClassifier(
-      path, InputsOf(*program), program->num_classes(),
-      [program](ir::Graph& graph, Phase phase, const ModelOptions& options) {
-        GraphBuilder(*program, graph, phase, options).BuildClassifier();
+  const ImportedInterface interface = InterfaceOf(*program);
+  return TrainableModel(
+      path, interface,
+      [program, interface](ir::Graph& graph, Phase phase,
+                           const ModelOptions& options) {
+        GraphBuilder(*program, graph, phase, options).BuildTrained(interface);
       },
       [program] { return program->Weights(); });
 }

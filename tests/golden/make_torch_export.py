@@ -10,6 +10,7 @@ format, NAME.safetensors the step in fp64. README.md in this folder describes th
 """
 
 import argparse
+import collections
 import copy
 import pathlib
 import re
@@ -26,6 +27,8 @@ from torch.nn import functional as F
 BATCH = 3
 CLASSES = 5
 AUXILIARY_WEIGHT = 0.3
+SEGMENTATION_AUXILIARY_WEIGHT = 0.5  # torchvision's references/segmentation
+UNLABELLED = 255  # torchvision's masks; -100 is PyTorch's ignore_index
 
 
 class Activations(nn.Module):
@@ -219,6 +222,66 @@ def segmenter_inputs(generator):
 PROGRAMS = {"language": (Language, language_inputs),
             "segmenter": (Segmenter, segmenter_inputs)}
 
+class Pixels(nn.Module):
+    """Returns the logits of each pixel, as torchvision's segmentation models."""
+
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Conv2d(3, 6, 3, 2, 1)
+        self.norm = nn.BatchNorm2d(6)
+        self.head = nn.Conv2d(6, CLASSES, 1)
+        self.side = nn.Conv2d(6, CLASSES, 1)
+
+    def forward(self, x):
+        y = F.relu(self.norm(self.down(x)))
+        size = x.shape[-2:]
+        return collections.OrderedDict(
+            (name, F.interpolate(head(y), size=size, mode="bilinear",
+                                 align_corners=False))
+            for name, head in (("out", self.head), ("aux", self.side)))
+
+
+class Tokens(nn.Module):
+    """Predicts the next token of any number of tokens up to 12."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(11, 8)
+        self.places = nn.Embedding(12, 8)
+        self.norm = nn.LayerNorm(8)
+        self.qkv = nn.Linear(8, 24)
+        self.mix = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids):
+        n, t = ids.shape
+        x = self.tokens(ids.view(-1, t)) + self.places(torch.arange(t))
+        q, k, v = self.qkv(self.norm(x)).view(n, t, 3, 2, 4).permute(
+            2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + y.transpose(1, 2).reshape(n, t, 8)
+        return self.head(x + F.gelu(self.mix(x)))
+
+
+def pixels_data(generator):
+    mask = generator.integers(0, CLASSES, (BATCH, 8, 10))
+    mask[:, :2] = UNLABELLED
+    mask[0, 3, 4] = -100
+    return (generator.standard_normal((BATCH, 3, 8, 10)).astype(np.float32),
+            mask)
+
+
+def tokens_data(generator):
+    ids = generator.integers(0, 11, (BATCH, 6))
+    labels = np.roll(ids, -1, 1)
+    labels[:, -1] = -100
+    return ids, labels
+
+
+# Models with labels of pixels and of tokens.
+TRAINED = {"pixels": (Pixels, pixels_data), "tokens": (Tokens, tokens_data)}
+
 SMALL = {"activations": Activations, "auxiliary": Auxiliary,
          "convolutional": Convolutional, "windowed": Windowed}
 
@@ -341,6 +404,50 @@ def write_program(name, folder):
         folder / f"{name}.out.safetensors")
 
 
+def write_trained(name, folder):
+    """Writes an archive, a batch of it, and the losses and gradients."""
+    torch.manual_seed(0)
+    model = TRAINED[name][0]().train()
+    inputs, target = TRAINED[name][1](np.random.default_rng(0))
+    shapes = {0: torch.export.Dim("batch")}
+    if name == "tokens":
+        shapes[1] = torch.export.Dim("length", max=12)
+    torch.export.save(
+        torch.export.export(model, (torch.from_numpy(inputs),),
+                            dynamic_shapes=(shapes,)), folder / f"{name}.pt2")
+    strip_paths(folder / f"{name}.pt2")
+    model = model.double()
+    x = torch.from_numpy(inputs)
+    x = x.double() if x.is_floating_point() else x
+    labels = torch.from_numpy(target)
+    labels = torch.where(labels == UNLABELLED, -100, labels)
+    results = model(x)
+    results = list(results.values()) if isinstance(results, dict) else [results]
+    first = results[0].detach()
+    if name == "tokens":
+        results[0] = results[0].transpose(1, 2)
+    loss = F.cross_entropy(results[0], labels)
+    for side in results[1:]:
+        loss = loss + SEGMENTATION_AUXILIARY_WEIGHT * F.cross_entropy(
+            side, labels)
+    loss.backward()
+    result = results[0].detach()
+    counts = labels != -100
+    values = torch.from_numpy(np.random.default_rng(1).random(first.shape))
+    expected = {
+        "input": inputs, "target": target, "loss": loss.detach().numpy(),
+        # Of the first result, in training mode.
+        "accuracy": (result.argmax(1) == labels)[counts].double().mean(),
+        "loss_alone": F.cross_entropy(result, labels), "values": values,
+        "mse": F.mse_loss(first, values),
+        "bce": F.binary_cross_entropy_with_logits(first, values)}
+    for key, parameter in model.named_parameters():
+        expected["grad/" + key] = parameter.grad.numpy()
+    safetensors.numpy.save_file(
+        {key: np.ascontiguousarray(np.atleast_1d(value)) for key, value in
+         expected.items()}, folder / f"{name}.safetensors")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=pathlib.Path, required=True)
@@ -357,6 +464,9 @@ def main():
         (args.out / "programs").mkdir(exist_ok=True)
         for name in PROGRAMS:
             write_program(name, args.out / "programs")
+        (args.out / "trained").mkdir(exist_ok=True)
+        for name in TRAINED:
+            write_trained(name, args.out / "trained")
     for name in args.names:
         model = make(name).train()
         safetensors.numpy.save_file(
