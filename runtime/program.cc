@@ -125,6 +125,12 @@ bool Program::HasInput(const std::string& name) const {
                      [&](const auto& input) { return input.name == name; });
 }
 
+bool Program::HasOutput(const std::string& name) const {
+  const auto& outputs = plan().outputs;
+  return std::any_of(outputs.begin(), outputs.end(),
+                     [&](const auto& output) { return output.name == name; });
+}
+
 int Program::FindInput(const std::string& name) const {
   const auto& inputs = plan().inputs;
   for (size_t i = 0; i < inputs.size(); ++i) {

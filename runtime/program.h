@@ -52,8 +52,9 @@ class Program {
   // Returns the index of the input or output of that name; throws kGraph.
   int FindInput(const std::string& name) const;
   int FindOutput(const std::string& name) const;
-  // Returns whether the program has an input of that name.
+  // Return whether the program has an input or output of that name.
   bool HasInput(const std::string& name) const;
+  bool HasOutput(const std::string& name) const;
 
   // Prepares RunGroup for `steps` runs at once. Each run has a slot of inputs
   // and outputs: the first run has slot `steps` - 1, the last run has slot 0.

@@ -41,6 +41,13 @@ class Batch {
     return images().subspan(bytes * static_cast<size_t>(i), bytes);
   }
 
+  // Returns the part of labels or values that belongs to sample i.
+  template <typename T>
+  std::span<T> PartOf(std::vector<T>& all, int i) const {
+    const size_t count = all.size() / static_cast<size_t>(size_);
+    return std::span(all).subspan(count * static_cast<size_t>(i), count);
+  }
+
   void SetDeferred(int i, const DeferredOps& ops) {
     colours[static_cast<size_t>(i)] = ops.colour;
     boxes[static_cast<size_t>(i)] = ops.box;

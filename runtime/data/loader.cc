@@ -23,13 +23,6 @@ constexpr int kMaxReplacements = 100;
 // More than the number of cores of any machine.
 constexpr int kMaxThreads = 1024;
 
-// Returns the part of a batch's vector that belongs to one of `size` samples.
-template <typename T>
-std::span<T> PartOf(std::vector<T>& values, int sample, int size) {
-  const size_t count = values.size() / static_cast<size_t>(size);
-  return std::span(values).subspan(count * static_cast<size_t>(sample), count);
-}
-
 std::unique_ptr<const Dataset> CheckDataset(
     std::unique_ptr<const Dataset> dataset) {
   FUSOR_CHECK(dataset != nullptr, kUsage,
@@ -210,8 +203,8 @@ void Loader::Fill(const Ticket& ticket, Worker& worker) {
               "data loader: {} samples in a row are unreadable, last {}",
               kMaxReplacements + 1, dataset_->Name(sample));
   std::fill(image.begin(), image.end(), uint8_t{0});
-  std::ranges::fill(PartOf(batch.labels, ticket.sample, batch.size()), 0);
-  std::ranges::fill(PartOf(batch.values, ticket.sample, batch.size()), 0.0F);
+  std::ranges::fill(batch.PartOf(batch.labels, ticket.sample), 0);
+  std::ranges::fill(batch.PartOf(batch.values, ticket.sample), 0.0F);
   batch.SetDeferred(ticket.sample, {});
   weight = 0;
 }
@@ -232,8 +225,8 @@ void Loader::LoadTensors(int64_t sample, const Ticket& ticket,
   const std::string name = dataset_->Name(sample);
   CheckTokens(*options_.form, input, name);
   ConvertTarget(*options_.form, type, worker.storage, name,
-                PartOf(batch.labels, ticket.sample, batch.size()),
-                PartOf(batch.values, ticket.sample, batch.size()));
+                batch.PartOf(batch.labels, ticket.sample),
+                batch.PartOf(batch.values, ticket.sample));
   worker.stats.decode_seconds += SecondsSince(convert);
 }
 

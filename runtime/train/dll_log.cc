@@ -68,6 +68,7 @@ Json VerboseData(const IntervalReport& r) {
 }
 
 Json EvaluationData(const EvalReport& r) {
+  if (!r.HasAccuracy()) return {{"val.loss", r.loss}};
   return {{"val.top1", 100 * r.top1},
           {"val.top5", 100 * r.top5},
           {"val.loss", r.loss}};

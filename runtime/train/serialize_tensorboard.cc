@@ -61,8 +61,10 @@ class TensorBoard : public TrainLog {
                   {"train/data_wait", r.data_wait_share}});
   }
   void Evaluated(int64_t, const EvalReport& r) override {
-    WriteScalars(
-        {{"val/loss", r.loss}, {"val/top1", r.top1}, {"val/top5", r.top5}});
+    WriteScalars({{"val/loss", r.loss}});
+    if (r.HasAccuracy()) {
+      WriteScalars({{"val/top1", r.top1}, {"val/top5", r.top5}});
+    }
   }
 
  private:

@@ -64,13 +64,16 @@ class JsonLines : public TrainLog {
             static_cast<double>(info_.batch_size) / r.seconds}});
   }
   void Evaluated(int64_t epoch, const EvalReport& r) override {
-    Write({{"type", "evaluation"},
-           {"step", last_step_},
-           {"epoch", epoch},
-           {"images", r.images},
-           {"loss", r.loss},
-           {"top1", r.top1},
-           {"top5", r.top5}});
+    Json line = {{"type", "evaluation"},
+                 {"step", last_step_},
+                 {"epoch", epoch},
+                 {"images", r.images},
+                 {"loss", r.loss}};
+    if (r.HasAccuracy()) {
+      line["top1"] = r.top1;
+      line["top5"] = r.top5;
+    }
+    Write(line);
   }
   void End(const TrainReport& r) override {
     Write({{"type", "end"},
@@ -118,8 +121,10 @@ class Prometheus : public TrainLog {
     Write();
   }
   void Evaluated(int64_t, const EvalReport& r) override {
-    Set("fusor_eval_top1_ratio", "Top-1 accuracy", r.top1);
-    Set("fusor_eval_top5_ratio", "Top-5 accuracy", r.top5);
+    if (r.HasAccuracy()) {
+      Set("fusor_eval_top1_ratio", "Top-1 accuracy", r.top1);
+      Set("fusor_eval_top5_ratio", "Top-5 accuracy", r.top5);
+    }
     Set("fusor_eval_loss", "Loss of the evaluation", r.loss);
     Write();
   }

@@ -32,7 +32,7 @@ uint64_t LossHash(uint64_t before, double loss) {
 
 // Indices of a program's inputs that the loop feeds; -1 if absent.
 struct Feed {
-  int images, labels, weights, colours, boxes, lr, key, step, mixup;
+  int images, labels, targets, weights, colours, boxes, lr, key, step, mixup;
   std::array<int, 4> box;
 
   explicit Feed(const Program& program) {
@@ -40,7 +40,8 @@ struct Feed {
       return program.HasInput(name) ? program.FindInput(name) : -1;
     };
     images = program.FindInput("images");
-    labels = program.FindInput("labels");
+    targets = find("targets");
+    labels = targets < 0 ? program.FindInput("labels") : find("labels");
     weights = find("weights");
     colours = find("augment_colour");
     boxes = find("augment_box");
@@ -62,6 +63,7 @@ struct Feed {
     program.SetInput(images, batch.images().data(), batch.images().size_bytes(),
                      copied, slot);
     set(labels, batch.labels);
+    set(targets, batch.values);
     set(weights, batch.weights);
     set(colours, batch.colours);
     set(boxes, batch.boxes);
@@ -437,9 +439,14 @@ std::optional<EvalReport> EvaluateEpoch(Session& session, Program& program,
                                         const EvaluateOptions& options) {
   const Feed feed(program);
   const int loss = program.FindOutput("loss_sum");
-  const int top1 = program.FindOutput("top1");
-  const int top5 = program.FindOutput("top5");
+  // Programs whose targets are values lack the first two. The third one is the
+  // number of labels, if each sample has several.
+  std::vector<int> outputs;
+  for (const char* name : {"top1", "top5", "counted"}) {
+    if (program.HasOutput(name)) outputs.push_back(program.FindOutput(name));
+  }
   EvalReport report;
+  std::array<double, 3> sums{};  // of these outputs
   double images = 0;
   const int64_t batches = source.batches_per_epoch();
   const std::unique_ptr<Event> copied = session.CreateEvent();
@@ -448,8 +455,7 @@ std::optional<EvalReport> EvaluateEpoch(Session& session, Program& program,
     while (results.pending() > pending) {
       const StepResults::Result result = results.Take().front();
       report.loss += result.loss;
-      report.top1 += result.others[0];
-      report.top5 += result.others[1];
+      for (size_t i = 0; i < outputs.size(); ++i) sums[i] += result.others[i];
     }
   };
   for (int64_t b = 0; b < batches; ++b) {
@@ -463,25 +469,22 @@ std::optional<EvalReport> EvaluateEpoch(Session& session, Program& program,
     program.Run();
     for (float weight : batch.weights) images += weight;
     results.AddLoss(program, loss);
-    results.AddOutput(program, top1);
-    results.AddOutput(program, top5);
+    for (const int output : outputs) results.AddOutput(program, output);
     results.End();
     // `done` reads outputs before the next batch overwrites them.
     take(options.done || b + 1 == batches ? 0 : results.lag());
     if (options.done) options.done(batch);
     if (options.progress) options.progress(b + 1, batches);
   }
-  std::array<double, 4> sums{images, report.loss, report.top1, report.top5};
-  session.AllReduce(sums);
-  images = sums[0];
-  report.loss = sums[1];
-  report.top1 = sums[2];
-  report.top5 = sums[3];
-  FUSOR_CHECK(images > 0, kData, "evaluation: no readable image");
-  report.images = static_cast<int64_t>(images);
-  report.loss /= images;
-  report.top1 /= images;
-  report.top5 /= images;
+  std::array<double, 5> all{images, report.loss, sums[0], sums[1], sums[2]};
+  session.AllReduce(all);
+  FUSOR_CHECK(all[0] > 0, kData, "evaluation: no readable image");
+  const double counted = outputs.size() == sums.size() ? all[4] : all[0];
+  FUSOR_CHECK(counted > 0, kData, "evaluation: no label that counts");
+  report.images = static_cast<int64_t>(all[0]);
+  report.loss = all[1] / counted;
+  report.top1 = outputs.empty() ? std::nan("") : all[2] / counted;
+  report.top5 = outputs.empty() ? std::nan("") : all[3] / counted;
   return report;
 }
 

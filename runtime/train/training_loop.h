@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -79,10 +80,14 @@ struct IntervalReport {
 };
 
 struct EvalReport {
-  int64_t images = 0;
+  int64_t images = 0;  // or samples of tensors
+  // Means over the images or, if each sample has several, over the labels that
+  // count.
   double loss = 0;
-  double top1 = 0;  // in [0, 1]
+  double top1 = 0;  // in [0, 1]; NaN if targets are values
   double top5 = 0;
+
+  bool HasAccuracy() const { return !std::isnan(top1); }
 };
 
 struct TrainReport {

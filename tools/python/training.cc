@@ -233,7 +233,8 @@ void BindEvalReport(nb::module_& module) {
   c.def_ro("images", &EvalReport::images, "Number of images.");
   c.def_ro("loss", &EvalReport::loss, "Mean loss per image.");
   c.def_ro("top1", &EvalReport::top1,
-           "Share of images, 0 to 1, whose label is the top class.");
+           "Share of images, 0 to 1, whose label is the top class; NaN if "
+           "targets are values.");
   c.def_ro("top5", &EvalReport::top5,
            "Share of images, 0 to 1, whose label is among the first five.");
 }

@@ -414,7 +414,10 @@ TrainingStep::DataEvaluation TrainingStep::EvaluateData(
                 "{}: expected at most the {} classes of the model, got {}",
                 data, model.options.num_classes, images->num_classes());
     tools::CheckTransform(images.get(), flags, model, runtime::Split::kVal);
-    const auto source = tools::OpenEvaluation(std::move(images), flags, model);
+    FUSOR_CHECK(images->tensors() == nullptr, kUsage,
+                "{}: expected images, got tensors", data);
+    const auto source =
+        tools::OpenEvaluation(std::move(images), flags, model, eval_->graph());
     const std::optional<runtime::EvalReport> report = runtime::Evaluate(
         *session_, *eval_, *source, {.stop = ThrowOnKeyboardInterrupt});
     return {report->images, {report->loss, report->top1, report->top5}};

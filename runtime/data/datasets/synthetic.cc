@@ -1,8 +1,12 @@
 #include "runtime/data/datasets/synthetic.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 
+#include "ir/dtype.h"
+#include "ir/interpreter/host_tensor.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
 #include "ir/support/philox.h"
@@ -10,7 +14,7 @@
 namespace fusor::runtime {
 namespace {
 
-// Generates one sample: label from block 0, image from the next blocks.
+// Generates one image: label from block 0, image from the next blocks.
 void MakeSample(int64_t sample, uint64_t key, int num_classes, int32_t& label,
                 std::span<uint8_t> image) {
   const auto block = [&](size_t index) {
@@ -25,6 +29,41 @@ void MakeSample(int64_t sample, uint64_t key, int num_classes, int32_t& label,
     std::memcpy(&image[i], bits.data(),
                 std::min(sizeof(bits), image.size() - i));
   }
+}
+
+// Generates the tensors of one sample.
+void MakeTensors(int64_t sample, uint64_t key, const SampleForm& form,
+                 std::span<uint8_t> input, std::span<int32_t> labels,
+                 std::span<float> values) {
+  uint32_t next = 0;
+  std::array<uint32_t, 4> bits{};
+  const auto draw = [&] {
+    if (next % 4 == 0) {
+      bits = Philox({next / 4, static_cast<uint32_t>(sample),
+                     static_cast<uint32_t>(sample >> 32), 0},
+                    key);
+    }
+    return UniformFloat(bits[next++ % 4]);
+  };
+  const auto below = [&](int64_t count) {
+    return std::floor(draw() * static_cast<double>(count));
+  };
+  // Of mean 0 and variance 1, as normalised images have.
+  const double bound = std::sqrt(3.0);
+  const ir::DType dtype = form.input.dtype;
+  const int64_t levels = dtype == ir::DType::kU8 ? 256 : 2;
+  const int64_t integers = form.tokens > 0 ? form.tokens : levels;
+  ir::Tensor drawn{form.input, {}};
+  for (int64_t i = 0; i < form.input.num_elements(); ++i) {
+    drawn.data.push_back(ir::RoundTo(dtype, ir::IsFloat(dtype)
+                                                ? bound * (2 * draw() - 1)
+                                                : below(integers)));
+  }
+  ir::StoreTensor(drawn, input.data());
+  for (int32_t& label : labels) {
+    label = static_cast<int32_t>(below(form.classes));
+  }
+  for (float& value : values) value = static_cast<float>(draw());
 }
 
 }  // namespace
@@ -46,14 +85,21 @@ SyntheticSource::SyntheticSource(const SyntheticOptions& options)
   const uint64_t key = HashCombine(HashBytes("synthetic"), o.seed);
   batches_.reserve(static_cast<size_t>(o.distinct_batches));
   for (int b = 0; b < o.distinct_batches; ++b) {
-    Batch& batch =
-        batches_.emplace_back(o.batch_size, o.image_size, o.allocate);
+    Batch& batch = batches_.emplace_back(
+        o.form ? Batch(o.batch_size, *o.form, o.allocate)
+               : Batch(o.batch_size, o.image_size, o.allocate));
     for (int i = 0; i < o.batch_size; ++i) {
       const int64_t position = int64_t{b} * o.batch_size + i;
       batch.samples[i] = position * o.world_size + o.rank;
       batch.weights[i] = 1;
-      MakeSample(batch.samples[i], key, o.num_classes, batch.labels[i],
-                 batch.image(i));
+      if (o.form) {
+        MakeTensors(batch.samples[i], key, *o.form, batch.image(i),
+                    batch.PartOf(batch.labels, i),
+                    batch.PartOf(batch.values, i));
+      } else {
+        MakeSample(batch.samples[i], key, o.num_classes, batch.labels[i],
+                   batch.image(i));
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,8 @@ struct SyntheticOptions {
   int batch_size = 0;  // of this rank
   int image_size = 224;
   int num_classes = 1000;
-  int64_t samples = 1'281'167;  // per epoch, over all ranks
+  std::optional<SampleForm> form{};  // tensors instead of images
+  int64_t samples = 1'281'167;       // per epoch, over all ranks
   // Batches generated at the start and returned cyclically; kept in memory.
   int distinct_batches = 1;
   uint64_t seed = 0;

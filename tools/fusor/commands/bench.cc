@@ -107,6 +107,7 @@ class BenchCommand {
         OpenImages(real ? flags_.data : noise, flags_.model, Split::kTrain);
     CheckOutput("--json", flags_.json);
     ModelFlags model = flags_.model;
+    UseSamples(images.get(), model);
     const models::ModelOptions options =
         MakeModelOptions(model, NumClasses(images.get()));
     model.options.num_classes = options.num_classes;
@@ -142,8 +143,9 @@ class BenchCommand {
     std::fflush(text_);
     const auto open = [&](std::unique_ptr<runtime::ImageSet> folder,
                           const DataFlags& data) {
-      return OpenTraining(std::move(folder), data, model, /*start=*/0,
-                          /*micro_batches=*/1, ImagesFor(*session_));
+      return OpenTraining(std::move(folder), data, model, program_->graph(),
+                          /*start=*/0, /*micro_batches=*/1,
+                          ImagesFor(*session_));
     };
     json out = ProgramJson(*program_);
     out["needed_bytes"] = needed;
@@ -214,6 +216,7 @@ class BenchCommand {
       program_->SetInput(input, values.data(), values.size() * sizeof(T), slot);
     };
     set(labels, batch.labels);
+    set(DataInput("targets"), batch.values);
     if (flags_.model.options.augment) {
       set(program_->FindInput("augment_colour"), batch.colours);
       set(program_->FindInput("augment_box"), batch.boxes);

@@ -231,6 +231,7 @@ class CompareCommand {
   void RunRank() {
     DumpVariants(flags_.compile.dump, variants_);
     auto images = OpenImages(flags_.data, flags_.model, Split::kTrain);
+    UseSamples(images.get(), flags_.model);
     models::ModelOptions options =
         MakeModelOptions(flags_.model, NumClasses(images.get()));
     flags_.model.options.num_classes = options.num_classes;
@@ -238,8 +239,8 @@ class CompareCommand {
     ranks_.Connect(flags_.compile.backend, text_);
     flags_.settings["DATA"] = flags_.data.path.empty() ? "none" : "given";
     ranks_.CompareSettings(flags_.settings);
-    const auto source =
-        OpenTraining(std::move(images), flags_.data, flags_.model);
+    const auto source = OpenTraining(std::move(images), flags_.data,
+                                     flags_.model, *variants_[0].model);
     SetOptions();
     const ir::Graph& model = *variants_[0].model;
     TuneVariants(flags_.compile, model, variants_, text_);

@@ -113,6 +113,8 @@ std::vector<NamedSet> OpenSplits(const std::string& path) {
                     runtime::OpenDataset(path, {.split = split})});
   }
   for (const NamedSet& set : sets) {
+    FUSOR_CHECK(set.images->tensors() == nullptr, kUsage,
+                "{}: expected images, got tensors", set.images->path());
     for (const std::string& warning : set.images->warnings()) Warn(warning);
   }
   return sets;

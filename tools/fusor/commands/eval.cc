@@ -14,6 +14,7 @@
 #include "tools/fusor/flags/model_flags.h"
 #include "tools/fusor/flags/parsing.h"
 #include "tools/fusor/output/terminal.h"
+#include "tools/fusor/output/train_logs.h"
 #include "tools/fusor/setup/data_source.h"
 #include "tools/fusor/setup/debugging.h"
 #include "tools/fusor/setup/session_setup.h"
@@ -122,14 +123,17 @@ void RunEval(const EvalFlags& flags) {
   FUSOR_CHECK(images != nullptr, kData, "{}: expected a folder val, found none",
               flags.data.path);
   CheckOutput("--json", flags.json);
-  TrainedModel model = OpenTrained(flags.trained, flags.model, flags.compile,
+  ModelFlags own = flags.model;
+  UseSamples(images.get(), own);
+  TrainedModel model = OpenTrained(flags.trained, own, flags.compile,
                                    flags.data, images.get(), dumper);
-  CheckTransform(images.get(), flags.data, flags.model, Split::kVal);
+  own.options.num_classes = model.classes;
+  CheckTransform(images.get(), flags.data, own, Split::kVal);
   Debugging debugging(flags.debug, flags.compile.dump.to);
   debugging.Watch(*model.session);
   ClassCounter counter(model, model.classes);
-  const auto source =
-      OpenEvaluation(std::move(images), flags.data, flags.model);
+  const auto source = OpenEvaluation(std::move(images), flags.data, own,
+                                     model.program->graph());
   const auto start = std::chrono::steady_clock::now();
   const std::optional<runtime::EvalReport> report = [&] {
     Progress progress("eval");
@@ -152,19 +156,13 @@ void RunEval(const EvalFlags& flags) {
   out["needed_bytes"] = model.needed_bytes;
   out["classes"] = ReportClasses(counter, model.class_names,
                                  flags.per_class ? text : nullptr);
-  fmt::print(text,
-             "top1 {:.2f} %  top5 {:.2f} %  loss {:.4f}  ({} images, {:.2f} "
-             "images/s)\n",
-             100 * report->top1, 100 * report->top5, report->loss,
-             report->images, rate);
+  fmt::print(text, "{}  ({} images, {:.2f} images/s)\n",
+             EvaluationText(*report), report->images, rate);
   out.update(DataJson(source->stats(), spent.count()));
   out["arch"] = models::CanonicalArch(flags.model.arch);
   out["batch_size"] = flags.model.options.batch;
   out["images_per_second"] = rate;
-  out["top1"] = report->top1;
-  out["top5"] = report->top5;
-  out["loss"] = report->loss;
-  out["images"] = report->images;
+  out.update(EvaluationJson(*report));
   WriteJson(flags.json, out);
 }
 

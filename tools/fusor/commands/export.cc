@@ -50,15 +50,22 @@ void RunExport(const ExportFlags& flags) {
         .graph;
   };
   runtime::StateStore& state = trained.session->state();
+  const std::unique_ptr<ir::Graph> graph = build(kBatch);
   const std::string bytes = models::ExportOnnx(
-      *build(kBatch), *build(kOtherBatch), "logits",
+      *graph, *build(kOtherBatch), "logits",
       [&](const std::string& name) { return state.Read(name); });
   WriteFileAtomically(flags.output, bytes, ErrorCode::kUsage);
-  fmt::print("{}: images float32 [{},3,{},{}] -> logits [{},{}], {}\n",
-             flags.output, fixed != 0 ? fmt::format("{}", fixed) : "batch",
-             options.image_size, options.image_size,
-             fixed != 0 ? fmt::format("{}", fixed) : "batch", trained.classes,
-             ShowBytes(static_cast<int64_t>(bytes.size())));
+  const auto text = [&](const ir::Value& value) {
+    std::string type = ToString(value.type());
+    if (fixed == 0) type.replace(type.find('[') + 1, 1, "batch");
+    return type;
+  };
+  fmt::print(
+      "{}: images {} -> logits {}, {}\n", flags.output,
+      text(*graph->FindInput("images")),
+      text(*graph->outputs()[static_cast<size_t>(graph->FindOutput("logits"))]
+                .value),
+      ShowBytes(static_cast<int64_t>(bytes.size())));
 }
 
 }  // namespace

@@ -13,9 +13,9 @@
 
 #include "ir/support/error.h"
 #include "ir/support/file.h"
-#include "runtime/data/files/safetensors.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/datasets/image_folder.h"
+#include "runtime/data/files/safetensors.h"
 #include "runtime/program.h"
 #include "tools/fusor/commands/commands.h"
 #include "tools/fusor/flags/model_flags.h"
@@ -227,6 +227,11 @@ json Report(const Predictions& predictions, FILE* text) {
 
 void RunPredict(const PredictFlags& flags) {
   CheckFed(flags.model, /*labels=*/false);
+  const models::CustomModel* custom = models::FindCustomModel(flags.model.arch);
+  FUSOR_CHECK(custom == nullptr || custom->classifies, kUsage,
+              "predict: expected a classifier of images, got {}; use exec to "
+              "run it",
+              flags.model.arch);
   FILE* text = TextStream({flags.json, flags.logits, flags.compile.dump.to});
   FUSOR_CHECK(flags.logits.empty() || IsCsv(flags.logits) ||
                   flags.logits.ends_with(".safetensors"),
@@ -239,7 +244,8 @@ void RunPredict(const PredictFlags& flags) {
   const ImageList& images = *list;
   TrainedModel model = OpenTrained(flags.trained, flags.model, flags.compile,
                                    flags.data, nullptr, dumper);
-  const auto source = OpenEvaluation(std::move(list), flags.data, flags.model);
+  const auto source = OpenEvaluation(std::move(list), flags.data, flags.model,
+                                     model.program->graph());
   const auto start = std::chrono::steady_clock::now();
   const Predictions predictions = Predict(model, *source, images);
   const std::chrono::duration<double> spent =

@@ -232,7 +232,7 @@ void AddModelFlags(CLI::App& app, ModelFlags& f) {
             {{"cross-entropy", models::Loss::kCrossEntropy},
              {"bce", models::Loss::kBinaryCrossEntropy},
              {"mse", models::Loss::kMeanSquaredError}},
-            "Loss: cross-entropy, or bce or mse of one-hot labels");
+            "Loss: cross-entropy, or bce or mse of values or one-hot labels");
   app.add_option("--label-smoothing", f.options.label_smoothing,
                  "Label smoothing, in [0, 1)")
       ->capture_default_str()
@@ -624,8 +624,9 @@ void AddReaderFlags(CLI::App& app, DataFlags& f) {
     const Heading heading(app, kData);
     app.add_option(
            "DATA", f.path,
-           "Image folder (DATA/train/CLASS/*.jpg, DATA/val/CLASS/*.jpg), or "
-           "files of another format")
+           "Image folder (DATA/train/CLASS/*.jpg, DATA/val/CLASS/*.jpg), "
+           "safetensors with tensors input and target, or files of another "
+           "format")
         ->type_name("PATH");
   }
   AddLoaderFlags(app, f);

@@ -91,11 +91,16 @@ std::string IntervalLine(const IntervalReport& r) {
       OverflowText(r));
 }
 
+std::string EvaluationText(const EvalReport& r) {
+  const std::string loss = fmt::format("loss {:.4f}", r.loss);
+  if (!r.HasAccuracy()) return loss;
+  return fmt::format("top1 {:.2f} %  top5 {:.2f} %  {}", 100 * r.top1,
+                     100 * r.top5, loss);
+}
+
 std::string EvaluationLine(int64_t epoch, const EvalReport& r) {
-  return fmt::format(
-      "epoch {:>3}  val top1 {:.2f} %  top5 {:.2f} %  loss {:.4f}  ({} "
-      "images)\n",
-      epoch, 100 * r.top1, 100 * r.top5, r.loss, r.images);
+  return fmt::format("epoch {:>3}  val {}  ({} images)\n", epoch,
+                     EvaluationText(r), r.images);
 }
 
 namespace {
@@ -128,10 +133,12 @@ std::string SummaryLines(const TrainReport& report,
 }
 
 json EvaluationJson(const EvalReport& r) {
-  return {{"images", r.images},
-          {"loss", r.loss},
-          {"top1", r.top1},
-          {"top5", r.top5}};
+  json out = {{"images", r.images}, {"loss", r.loss}};
+  if (r.HasAccuracy()) {
+    out["top1"] = r.top1;
+    out["top5"] = r.top5;
+  }
+  return out;
 }
 
 json TrainingJson(const TrainReport& report) {

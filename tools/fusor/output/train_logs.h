@@ -31,6 +31,9 @@ ProfileShares MeasureShares(runtime::Program& program);
 
 // Return lines including their newlines.
 std::string IntervalLine(const runtime::IntervalReport& report);
+// Returns "top1 PERCENT %  top5 PERCENT %  loss LOSS", without the accuracy if
+// there is none.
+std::string EvaluationText(const runtime::EvalReport& report);
 std::string EvaluationLine(int64_t epoch, const runtime::EvalReport& report);
 // Without shares, omits the line about the step's time.
 std::string SummaryLines(const runtime::TrainReport& report,

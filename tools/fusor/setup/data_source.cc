@@ -1,9 +1,11 @@
 #include "tools/fusor/setup/data_source.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -77,6 +79,46 @@ runtime::Transform MakeTransform(const DataFlags& data, const ModelFlags& model,
   return transform;
 }
 
+// Returns what samples hold for a program of that graph; nothing for images
+// with a label each. `data` names the set, `tensors` are its types, or null.
+std::optional<runtime::SampleForm> FormOf(
+    const ir::Graph& graph, const ModelFlags& model, const std::string& data,
+    const runtime::SampleTensors* tensors) {
+  const models::CustomModel* custom = models::FindCustomModel(model.arch);
+  const ir::Value* input = graph.FindInput("images");
+  if (input == nullptr) return std::nullopt;
+  const bool images = (custom == nullptr || custom->classifies) &&
+                      !model.options.sample.has_value();
+  if (tensors == nullptr && images) return std::nullopt;
+  const auto sample = [](const ir::Value* value) {
+    ir::TensorType type{value->type().dtype, value->type().shape, {}};
+    type.shape.erase(type.shape.begin());
+    return type;
+  };
+  runtime::SampleForm form{.input = sample(input)};
+  if (!ir::IsFloat(form.input.dtype) && custom != nullptr) {
+    form.tokens = custom->tokens;
+  }
+  ir::Shape target;
+  if (const ir::Value* values = graph.FindInput("targets")) {
+    target = sample(values).shape;
+    form.values = ir::NumElements(target);
+  } else {
+    target = sample(graph.FindInput("labels")).shape;
+    form.labels = ir::NumElements(target);
+    form.classes = MakeModelOptions(model, /*classes=*/0).num_classes;
+    form.ignores = !target.empty();
+  }
+  const bool fits = tensors == nullptr || (tensors->input == form.input &&
+                                           tensors->target.shape == target);
+  FUSOR_CHECK(fits, kData,
+              "{}: the program reads samples of input {} and target [{}], got "
+              "{} and {}",
+              data, ToString(form.input), fmt::join(target, ","),
+              ToString(tensors->input), ToString(tensors->target));
+  return form;
+}
+
 runtime::LoaderOptions MakeLoader(const DataFlags& data,
                                   const ModelFlags& model, bool training) {
   runtime::LoaderOptions options = data.loader;
@@ -85,6 +127,18 @@ runtime::LoaderOptions MakeLoader(const DataFlags& data,
   options.training = training;
   if (!training || !data.repeats) options.repetitions = 1;
   return options;
+}
+
+// Throws unless the model classifies images, and there are classes.
+void CheckClasses(const runtime::ImageSet& images, const ModelFlags& model) {
+  const models::CustomModel* custom = models::FindCustomModel(model.arch);
+  FUSOR_CHECK(custom == nullptr || custom->classifies, kUsage,
+              "{} {}: expected safetensors files with tensors input and "
+              "target, since {} is no classifier of images",
+              images.format(), images.path(), model.arch);
+  FUSOR_CHECK(images.num_classes() > 1 || model.options.num_classes > 1, kData,
+              "{} {}: expected at least 2 classes, got only '{}'",
+              images.format(), images.path(), images.class_names()[0]);
 }
 
 }  // namespace
@@ -102,13 +156,21 @@ std::unique_ptr<runtime::ImageSet> OpenImages(const DataFlags& data,
        .max_per_class = split == Split::kTrain ? data.max_per_class : 0,
        .num_classes = static_cast<int>(model.options.num_classes)});
   if (images == nullptr) return nullptr;
-  FUSOR_CHECK(images->num_classes() > 1 || model.options.num_classes > 1, kData,
-              "{} {}: expected at least 2 classes, got only '{}'",
-              images->format(), images->path(), images->class_names()[0]);
+  if (images->tensors() == nullptr) CheckClasses(*images, model);
   for (const std::string& warning : images->warnings()) {
     fmt::print(stderr, "warning: {}\n", warning);
   }
   return images;
+}
+
+void UseSamples(const runtime::ImageSet* images, ModelFlags& model) {
+  model.options.sample.reset();
+  if (images == nullptr || images->tensors() == nullptr) return;
+  FUSOR_CHECK(model.graph == nullptr, kUsage,
+              "{} {}: expected images for {}, got tensors", images->format(),
+              images->path(), model.arch);
+  model.options.sample = {images->tensors()->input, images->tensors()->target,
+                          images->path()};
 }
 
 int64_t EvalImageSize(const DataFlags& data, const ModelFlags& model) {
@@ -117,10 +179,21 @@ int64_t EvalImageSize(const DataFlags& data, const ModelFlags& model) {
 
 void CheckTransform(const runtime::ImageSet* images, const DataFlags& data,
                     const ModelFlags& model, Split split) {
-  if (images == nullptr || data.loader.bad_record == runtime::BadRecord::kSkip)
-    return;
+  if (images == nullptr) return;
   const bool training = split == Split::kTrain;
   const runtime::Transform transform = MakeTransform(data, model, training);
+  if (images->tensors() != nullptr) {
+    const bool given = training
+                           ? !data.transform.empty() || transform.ops.Any()
+                           : !data.val_transform.empty() ||
+                                 data.val_resize != 0 || data.val_crop != 0;
+    FUSOR_CHECK(!given, kUsage,
+                "{} {}: expected no flags that transform or augment images, "
+                "since tensors are used as they are",
+                images->format(), images->path());
+    return;
+  }
+  if (data.loader.bad_record == runtime::BadRecord::kSkip) return;
   try {
     runtime::CheckImages(*images, transform,
                          {.threads = data.loader.threads,
@@ -149,10 +222,13 @@ runtime::AllocateImages ImagesFor(runtime::Session& session) {
 
 std::unique_ptr<runtime::BatchSource> OpenTraining(
     std::unique_ptr<runtime::ImageSet> images, const DataFlags& data,
-    const ModelFlags& model, int64_t start, int64_t micro_batches,
-    const runtime::AllocateImages& allocate) {
+    const ModelFlags& model, const ir::Graph& graph, int64_t start,
+    int64_t micro_batches, const runtime::AllocateImages& allocate) {
+  const std::optional<runtime::SampleForm> form = FormOf(
+      graph, model, data.path, images == nullptr ? nullptr : images->tensors());
   if (images != nullptr) {
     runtime::LoaderOptions options = MakeLoader(data, model, /*training=*/true);
+    options.form = form;
     const int64_t per_epoch =
         runtime::Sampler({.samples = images->size(),
                           .batch_size = options.batch_size,
@@ -167,6 +243,7 @@ std::unique_ptr<runtime::BatchSource> OpenTraining(
     return std::make_unique<runtime::Loader>(std::move(images), options);
   }
   runtime::SyntheticOptions options;
+  options.form = form;
   options.batch_size = static_cast<int>(model.options.batch);
   options.image_size = static_cast<int>(ImageSize(model));
   options.num_classes =
@@ -181,8 +258,10 @@ std::unique_ptr<runtime::BatchSource> OpenTraining(
 
 std::unique_ptr<runtime::BatchSource> OpenEvaluation(
     std::unique_ptr<const runtime::Dataset> images, const DataFlags& data,
-    const ModelFlags& model, const runtime::AllocateImages& allocate) {
+    const ModelFlags& model, const ir::Graph& graph,
+    const runtime::AllocateImages& allocate) {
   runtime::LoaderOptions options = MakeLoader(data, model, /*training=*/false);
+  options.form = FormOf(graph, model, data.path, images->tensors());
   options.allocate = allocate;
   return std::make_unique<runtime::Loader>(std::move(images), options);
 }
@@ -191,6 +270,10 @@ int64_t SourceBytes(const DataFlags& data, const ModelFlags& model,
                     Split split) {
   runtime::LoaderOptions options =
       MakeLoader(data, model, split == Split::kTrain);
+  if (const auto& sample = model.options.sample) {
+    options.form = {.input = sample->input,
+                    .labels = sample->target.num_elements()};
+  }
   if (data.synthetic) options.prefetch = 0;
   return runtime::LoaderBytes(options);
 }

@@ -53,6 +53,7 @@ inspect::InputBytes InputsOf(const ir::Graph& model,
   inspect::InputBytes given = Scalars(lr);
   given["images"] = BytesOf(batch.images().data(), batch.images().size());
   given["labels"] = BytesOf(batch.labels.data(), batch.labels.size());
+  given["targets"] = BytesOf(batch.values.data(), batch.values.size());
   given["augment_colour"] = BytesOf(batch.colours.data(), batch.colours.size());
   given["augment_box"] = BytesOf(batch.boxes.data(), batch.boxes.size());
   return Completed(model, std::move(given));
@@ -63,7 +64,7 @@ std::vector<double> ProfileSynthetic(const ModelFlags& model,
                                      runtime::Program& program) {
   constexpr int kWarmup = 3, kRuns = 5;
   const DataFlags data{.synthetic = true};
-  const auto source = OpenTraining(nullptr, data, model);
+  const auto source = OpenTraining(nullptr, data, model, program.graph());
   session.state().Initialize(0);
   inspect::SetInputs(program, InputsOf(program.graph(), source->Next(), 1e-3));
   for (int i = 0; i < kWarmup; ++i) program.Run();

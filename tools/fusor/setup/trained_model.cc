@@ -180,7 +180,7 @@ TrainedModel OpenTrained(const TrainedFlags& flags, const ModelFlags& model,
       flags.weights.empty() ? runtime::Safetensors{custom->weights(), {}}
                             : runtime::ReadWeights(path);
   ModelFlags own = model;
-  if (images == nullptr && own.options.num_classes == 0) {
+  if (NumClasses(images) == 0 && own.options.num_classes == 0) {
     own.options.num_classes = TrainedClasses(weights.metadata);
   }
   models::ModelOptions options = MakeModelOptions(own, NumClasses(images));

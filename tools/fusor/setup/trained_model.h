@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "models/model.h"
-#include "runtime/data/files/safetensors.h"
 #include "runtime/data/datasets/image_set.h"
+#include "runtime/data/files/safetensors.h"
 #include "runtime/program.h"
 #include "runtime/session.h"
 #include "tools/fusor/flags/flag_groups.h"

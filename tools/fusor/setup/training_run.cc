@@ -101,6 +101,7 @@ class TrainingRun::Rank {
     CheckFlags();
     dumper_ = OpenDumper(flags_.compile.dump);
     auto train_images = OpenImages(flags_.data, flags_.model, Split::kTrain);
+    UseSamples(train_images.get(), flags_.model);
     auto val_images = ListValidation(train_images.get());
     FUSOR_CHECK(!flags_.evaluate_only || val_images != nullptr, kUsage,
                 "--evaluate: expected DATA with validation images{}",
@@ -118,7 +119,7 @@ class TrainingRun::Rank {
     CheckTransform(train_images.get(), flags_.data, flags_.model,
                    Split::kTrain);
     CheckTransform(val_images.get(), flags_.data, flags_.model, Split::kVal);
-    Compile(NumClasses(train_images.get()), val_images != nullptr);
+    Compile(NumClasses(train_images.get()), val_images.get());
     if (ranks_.leads() && !flags_.compile.choices.empty()) {
       checkpointing_->KeepChoices(flags_.compile.choices);
     }
@@ -126,13 +127,14 @@ class TrainingRun::Rank {
         NeededBytes(*session_, Programs(), UseOf(val_images != nullptr));
     ranks_.Agree(*session_);
     start_ = ShareStart(checkpointing_->start());
-    const auto source =
-        OpenTraining(std::move(train_images), flags_.data, flags_.model,
-                     start_.step, MicroBatches(flags_), ImagesFor(*session_));
-    const auto val = val_images == nullptr
-                         ? nullptr
-                         : OpenEvaluation(std::move(val_images), flags_.data,
-                                          flags_.model, ImagesFor(*session_));
+    const auto source = OpenTraining(
+        std::move(train_images), flags_.data, flags_.model, train_->graph(),
+        start_.step, MicroBatches(flags_), ImagesFor(*session_));
+    const auto val =
+        val_images == nullptr
+            ? nullptr
+            : OpenEvaluation(std::move(val_images), flags_.data, flags_.model,
+                             eval_->graph(), ImagesFor(*session_));
     checkpointing_->Initialize(*session_);
     session_->state().Broadcast(runtime::StateSubset::kAll);
     ShareSaves();
@@ -351,7 +353,8 @@ class TrainingRun::Rank {
     std::fflush(text_);
   }
 
-  void Compile(int classes, bool evaluates) {
+  void Compile(int classes, const runtime::ImageSet* val) {
+    const bool evaluates = val != nullptr;
     if (file_.has_value()) return Load(classes, evaluates);
     models::ModelOptions options = MakeModelOptions(flags_.model, classes);
     options.norm_ranks = NormRanks(flags_.ranks, ranks_.world_size());
@@ -391,6 +394,9 @@ class TrainingRun::Rank {
     }
     if (!evaluates) return;
     options.image_size = EvalImageSize(flags_.data, flags_.model);
+    ModelFlags model = flags_.model;
+    UseSamples(val, model);
+    options.sample = model.options.sample;
     auto graph =
         models::BuildModel(flags_.model.arch, models::Phase::kEval, options)
             .graph;
@@ -399,6 +405,10 @@ class TrainingRun::Rank {
         return session_->state().IsSharded(parameter);
       });
     }
+    FUSOR_CHECK(flags_.stop_at_top1 == 0 || graph->FindOutput("top1") >= 0,
+                kUsage,
+                "--stop-at-top1: expected targets that are labels, got "
+                "values");
     eval_ = &session_->Compile(std::move(graph), codegen::ProgramKind::kEval,
                                compile);
   }
@@ -500,8 +510,9 @@ class TrainingRun::Rank {
     if (!tuning_.is_null()) out["tuning"] = tuning_;
     out["ranks"] = ranks_.world_size();
     if (!evals_.empty()) {
-      out["top1"] = evals_.back()["top1"];
-      out["top5"] = evals_.back()["top5"];
+      for (const char* key : {"top1", "top5"}) {
+        if (evals_.back().contains(key)) out[key] = evals_.back()[key];
+      }
       out["evaluations"] = evals_;
     }
     if (hashes_) {
