@@ -24,10 +24,15 @@ std::string InputText(const ir::TensorType& input) {
                      }));
 }
 
+// Returns whether the input can be images in bytes, which are normalised.
+bool IsRgb(const ir::TensorType& input) {
+  return ir::IsFloat(input.dtype) && input.rank() == 4 && input.shape[1] == 3;
+}
+
 // Returns whether the input can be images of an image data set.
 bool IsImages(const ir::TensorType& input) {
-  return input.dtype == ir::DType::kF32 && input.rank() == 4 &&
-         input.shape[1] == 3 && input.shape[2] == input.shape[3];
+  return input.dtype == ir::DType::kF32 && IsRgb(input) &&
+         input.shape[2] == input.shape[3];
 }
 
 // Returns whether images have a label each.
@@ -110,7 +115,7 @@ CustomModel TrainableModel(
   model.num_classes = interface.num_classes;
   model.classifies = Classifies(interface);
   model.tokens = interface.tokens;
-  model.normalizes = model.classifies;
+  model.normalizes = IsRgb(input);
   model.trains = true;
   model.evaluates = true;
   model.weights = std::move(weights);

@@ -174,6 +174,18 @@ class TensorTrainingTest(TensorsTest):
         self.fails(USAGE, ["i64[?]", "expected DATA"], "bench", "-a", TOKENS)
         self.succeeds("compare", "-a", PIXELS, "-b", "2", "--rounds", "0")
 
+    def test_settings_are_searched(self):
+        result = self.succeeds(
+            "train", self.tokens, "-a", TOKENS, "-b", "4", "--epochs", "1",
+            "--auto", "--auto-budget", "1", "--workspace", self.folder / "out")
+        self.assertIn("auto ", result.stdout)
+
+    def test_weights_tell_the_normalisation(self):
+        out = self.folder / "out"
+        self.train(self.pixels, PIXELS, "--workspace", out, epochs=1)
+        self.fails(5, ["--mean"], "eval", self.pixels, "-a", PIXELS,
+                   "--weights", out / "model.safetensors", "--mean", "1,2,3")
+
     def test_a_program_file_reads_tensors_of_its_types(self):
         program = self.folder / "step.fusor"
         self.succeeds("compile", "-a", PIXELS, "-b", "4", "-o", program)

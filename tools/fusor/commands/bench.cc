@@ -445,6 +445,11 @@ void ChooseAutomatically(const BenchFlags& flags) {
               "--auto: expected --choices FILE, to write the choices to");
   CheckOutput("--json", flags.json);
   const bool reads = !flags.data.path.empty();
+  ModelFlags model = flags.model;
+  const models::CustomModel* custom = models::FindCustomModel(model.arch);
+  if (reads && custom != nullptr && !custom->classifies) {
+    UseSamples(OpenImages(flags.data, model, Split::kTrain).get(), model);
+  }
   const MeasureAuto measure = [&](const AutoStep& step, double seconds,
                                   const runtime::RankEnvironment& rank) {
     BenchFlags own = flags;
@@ -462,7 +467,7 @@ void ChooseAutomatically(const BenchFlags& flags) {
     return BenchCommand(own, rank, OpenNullStream()).Run();
   };
   json out = ChooseConfiguration(
-      flags.automatic, {flags.model, flags.compile, flags.ranks, flags.data},
+      flags.automatic, {model, flags.compile, flags.ranks, flags.data},
       flags.optimizer, measure, place, flags.compile.choices,
       TextStream({flags.json}));
   if (out.is_null()) return;  // stopped
