@@ -14,8 +14,9 @@ struct DimMap {
   bool operator==(const DimMap&) const = default;
 };
 
-// One entry per dimension of the value. Dimensions of extent 1 always map to
-// the constant 0, so that equal accesses have equal maps.
+// One entry per dimension of the value. Dimensions of extent 1 map to the
+// constant 0, so that equal accesses have equal maps, unless the index can be
+// outside of the value.
 using IndexMap = std::vector<DimMap>;
 
 }  // namespace fusor::ir

@@ -87,10 +87,12 @@ struct OpDef {
   // The element function of a kElementwise op.
   ScalarOp (*scalar)(const Attrs& attrs) = nullptr;
 
-  // Maps the result index to the index in the operand (kIndexed: in operand 0,
-  // with 0 for dimensions that another operand indexes). Returns nullopt if a
-  // dimension is not one affine term. Null: no loop nest can absorb the op.
-  std::optional<IndexMap> (*operand_map)(const Node& node,
+  // Maps the result index to the index in an operand (kIndexed: in operand 0,
+  // with 0 for dimensions that another operand indexes). Where the result has
+  // no element of the operand, as in a pad, the index is outside of it. Returns
+  // nullopt if a dimension is not one affine term. Null: no loop nest can
+  // absorb the op.
+  std::optional<IndexMap> (*operand_map)(const Node& node, size_t operand,
                                          const IndexMap& result) = nullptr;
 
   // Counts multiply-accumulates, including those on padding, as is customary.

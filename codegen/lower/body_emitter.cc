@@ -26,6 +26,28 @@ Access SourceAccess(const Node& node, const IndexMap& map) {
   return {{DType::kI64, {shape[dim]}, {}}, {map[dim]}};
 }
 
+// Returns the index of a dimension as an access.
+Access IndexAccess(const ir::DimMap& map) {
+  return {{DType::kI64, {2}, {}}, {map}};
+}
+
+// Returns the dimensions in which an index can be outside of a tensor.
+std::vector<size_t> BoundedDims(const Access& access, const ir::Shape& loops) {
+  std::vector<size_t> dims;
+  for (size_t d = 0; d < access.map.size(); ++d) {
+    if (passes::CanBeOutside(access.map[d], access.type.shape[d], loops)) {
+      dims.push_back(d);
+    }
+  }
+  return dims;
+}
+
+// Returns the access at index 0 of these dimensions.
+Access WithoutDims(Access access, const std::vector<size_t>& dims) {
+  for (const size_t d : dims) access.map[d] = {};
+  return access;
+}
+
 bool IsGraphInput(const Value* value) { return value->producer() == nullptr; }
 
 bool IsConstant(const Value* value) {
@@ -48,7 +70,9 @@ std::vector<Access> BodyEmitter::CollectAccesses(
     const ir::Graph& body, const passes::IterationDomain& domain) {
   std::vector<Access> accesses;
   for (const auto& node : body.nodes()) {
-    const IndexMap& map = domain.maps.at(node->output());
+    const auto found = domain.maps.find(node->output());
+    if (found == domain.maps.end()) continue;
+    const IndexMap& map = found->second;
     if (node->op().fusion == FusionKind::kSource && !passes::IsSplat(*node)) {
       accesses.push_back(SourceAccess(*node, map));
     }
@@ -56,15 +80,26 @@ std::vector<Access> BodyEmitter::CollectAccesses(
     for (size_t i = 0; i < node->num_inputs(); ++i) {
       const Value* input = node->input(i);
       if (!IsGraphInput(input) || library) continue;
-      if (node->op().fusion == FusionKind::kReduce) {
-        IndexMap identity(input->type().rank());
-        for (size_t d = 0; d < identity.size(); ++d) {
-          if (input->type().shape[d] != 1) identity[d].dim = int(d);
-        }
-        accesses.push_back({input->type(), identity});
-      } else {
-        accesses.push_back({input->type(), *passes::OperandMap(*node, i, map)});
+      if (node->kind() == ir::OpKind::kConcat &&
+          i != passes::OperandInPart(*node, domain)) {
+        continue;
       }
+      if (node->op().fusion == FusionKind::kReduce) {
+        accesses.push_back({input->type(), domain.Identity()});
+      } else {
+        Access access{input->type(), *passes::OperandMap(*node, i, map)};
+        const std::vector<size_t> dims = BoundedDims(access, domain.extents);
+        for (const size_t d : dims) {
+          accesses.push_back(IndexAccess(access.map[d]));
+        }
+        accesses.push_back(WithoutDims(std::move(access), dims));
+      }
+    }
+    if (node->kind() != ir::OpKind::kPad) continue;
+    const Access access{node->input(0)->type(),
+                        *passes::OperandMap(*node, 0, map)};
+    for (const size_t d : BoundedDims(access, domain.extents)) {
+      accesses.push_back(IndexAccess(access.map[d]));
     }
   }
   for (const ir::Output& output : body.outputs()) {
@@ -100,6 +135,10 @@ int BodyEmitter::EvalNode(const Node& node) {
     case FusionKind::kElementwise:
       return EvalElementwise(node, map);
     case FusionKind::kInjective:
+      if (node.kind() == ir::OpKind::kPad) return EvalPad(node, map);
+      if (node.kind() == ir::OpKind::kConcat) {
+        return EvalOperand(node, passes::OperandInPart(node, domain_), map);
+      }
       return EvalOperand(node, 0, map);
     case FusionKind::kIndexed:
       return EvalGather(node, map);
@@ -118,11 +157,7 @@ int BodyEmitter::EvalAt(const Value* value, const IndexMap& map) {
 int BodyEmitter::EvalReduced(const Node& reduce) {
   const Value* operand = reduce.input(0);
   if (!IsGraphInput(operand)) return Eval(operand);
-  IndexMap identity(operand->type().rank());
-  for (size_t d = 0; d < identity.size(); ++d) {
-    if (operand->type().shape[d] != 1) identity[d].dim = static_cast<int>(d);
-  }
-  return Load(operand->index(), {operand->type(), identity});
+  return Load(operand->index(), {operand->type(), domain_.Identity()});
 }
 
 int BodyEmitter::EvalOperand(const Node& node, size_t i, const IndexMap& map) {
@@ -185,7 +220,61 @@ int BodyEmitter::EvalElementwise(const Node& node, const IndexMap& map) {
   return builder_.Define(std::move(stmt), node.output()->type().dtype);
 }
 
+// Selects the operand where its index is inside in all dimensions.
+int BodyEmitter::EvalPad(const Node& node, const IndexMap& map) {
+  const ir::TensorType& type = node.input(0)->type();
+  const Access access{type, *passes::OperandMap(node, 0, map)};
+  int inside = -1;
+  for (const size_t d : BoundedDims(access, domain_.extents)) {
+    const ir::DimMap& dim = access.map[d];
+    const int index = EvalIndex(dim);
+    for (const bool low : {true, false}) {
+      const int64_t bound = low ? 0 : type.shape[d];
+      const int64_t last =
+          dim.offset + dim.scale * (domain_.extents[dim.dim] - 1);
+      if (low ? dim.offset >= 0 : last < bound) continue;
+      const int is_inside = builder_.Compute(
+          low ? ir::ScalarOp::kGe : ir::ScalarOp::kLt, DType::kBool,
+          {index, builder_.Constant(DType::kI64, static_cast<double>(bound))});
+      inside = inside < 0 ? is_inside
+                          : builder_.Compute(ir::ScalarOp::kAnd, DType::kBool,
+                                             {inside, is_inside});
+    }
+  }
+  const int operand = EvalOperand(node, 0, map);
+  if (inside < 0) return operand;
+  return builder_.Compute(
+      ir::ScalarOp::kSelect, type.dtype,
+      {inside, operand,
+       builder_.Constant(type.dtype, node.attrs().Float("value"))});
+}
+
+int BodyEmitter::EvalIndex(const ir::DimMap& map) {
+  Stmt stmt{.kind = StmtKind::kIndexValue};
+  stmt.index = nest_.Offset(IndexAccess(map), parts_);
+  return builder_.Define(std::move(stmt), DType::kI64);
+}
+
+// What it returns outside of the tensor is not used.
+int BodyEmitter::LoadInside(int buffer, const Access& access) {
+  const std::vector<size_t> dims = BoundedDims(access, domain_.extents);
+  std::vector<IndexedTerm> indexed;
+  for (const size_t d : dims) {
+    int64_t stride = 0;
+    for (const ir::PhysicalAxis& axis : PhysicalAxes(access.type)) {
+      if (axis.dim == static_cast<int>(d)) stride = axis.stride;
+    }
+    indexed.push_back({EvalIndex(access.map[d]), stride, access.type.shape[d]});
+  }
+  Index index = nest_.Offset(WithoutDims(access, dims), parts_);
+  loads_.push_back({buffer, index, time_, /*indexed=*/true});
+  return builder_.Gather(buffer, std::move(index), std::move(indexed));
+}
+
 int BodyEmitter::Load(int buffer, const Access& access) {
+  if (!BoundedDims(access, domain_.extents).empty()) {
+    return LoadInside(buffer, access);
+  }
   Index index = nest_.Offset(access, parts_);
   const Touch touch{buffer, index, time_};
   loads_.push_back(touch);

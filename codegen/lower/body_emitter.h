@@ -65,7 +65,10 @@ class BodyEmitter {
   int EvalSource(const ir::Node& node, const ir::IndexMap& map);
   int EvalGather(const ir::Node& node, const ir::IndexMap& map);
   int EvalElementwise(const ir::Node& node, const ir::IndexMap& map);
+  int EvalPad(const ir::Node& node, const ir::IndexMap& map);
+  int EvalIndex(const ir::DimMap& map);
   int Load(int buffer, const Access& access);
+  int LoadInside(int buffer, const Access& access);
 
   const ir::Graph& body_;
   const passes::IterationDomain& domain_;

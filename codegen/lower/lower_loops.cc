@@ -18,10 +18,10 @@ using ir::FusionKind;
 using ir::Node;
 using ir::Value;
 
-// Lowers one body. Plans the loops (loop_schedule.h), then emits every pass
-// over the reduction axes. All passes share one phase. If the reduction is
-// split into chunks, each pass instead has a phase that stores partial results
-// and a phase that combines them.
+// Lowers one body, one part of its domain after the other. Plans the loops
+// (loop_schedule.h), then emits every pass over the reduction axes. All passes
+// share one phase. If the reduction is split into chunks, each pass instead has
+// a phase that stores partial results and a phase that combines them.
 class Lowering {
  public:
   Lowering(const ir::Graph& body, const ir::Target& target, bool eager,
@@ -35,6 +35,11 @@ class Lowering {
   LoweredKernel Run();
 
  private:
+  std::vector<Access> CollectAccesses(
+      const passes::IterationDomain& whole,
+      std::span<const passes::IterationDomain> parts) const;
+  void EmitPart(const passes::IterationDomain& part,
+                std::span<const Access> accesses);
   void EmitMap();
   void EmitReduction();
   void EmitSweep(int sweep);
@@ -67,7 +72,7 @@ class Lowering {
   const ir::Target& target_;
   const bool eager_;
   const bool reload_;
-  passes::IterationDomain domain_;
+  passes::IterationDomain domain_;  // a part
   KernelBuilder builder_;
   const Kernel& kernel_ = builder_.kernel();  // so far
   std::unique_ptr<LoopNest> nest_;
@@ -85,17 +90,48 @@ LoweredKernel Lowering::Run() {
     results.insert(output.value);
   }
   std::string reason;
-  const bool ok = passes::AnalyzeDomain(nodes, results, &domain_, &reason);
+  passes::IterationDomain whole;
+  const bool ok = passes::AnalyzeDomain(nodes, results, &whole, &reason);
   FUSOR_ASSERT(ok, "fusion of {} nodes: {}", nodes.size(), reason);
-  const std::vector<Access> accesses =
-      BodyEmitter::CollectAccesses(body_graph_, domain_);
+  const std::vector<passes::IterationDomain> parts =
+      passes::SplitAtConcats(nodes, results, whole);
+  const std::vector<Access> accesses = CollectAccesses(whole, parts);
+  builder_.AddBuffers(body_graph_);
+  for (const passes::IterationDomain& part : parts) EmitPart(part, accesses);
+  LoweredKernel lowered =
+      OneBufferPerTensor(std::move(builder_).Build(), body_graph_);
+  // Another part may read what a part stores.
+  if (parts.size() == 1) lowered.in_place = FindAliases();
+  return lowered;
+}
+
+// Returns what all parts access, so that they merge the same axes: the lanes of
+// a GPU's kernel depend on the fastest axis.
+std::vector<Access> Lowering::CollectAccesses(
+    const passes::IterationDomain& whole,
+    std::span<const passes::IterationDomain> parts) const {
+  std::vector<Access> accesses;
+  for (const passes::IterationDomain& part : parts) {
+    for (Access& access : BodyEmitter::CollectAccesses(body_graph_, part)) {
+      accesses.push_back(std::move(access));
+    }
+    for (size_t d = 0; d < part.extents.size(); ++d) {
+      if (part.extents[d] == whole.extents[d]) continue;
+      accesses.push_back({{DType::kI64, {2}, {}}, {{static_cast<int>(d)}}});
+    }
+  }
+  return accesses;
+}
+
+void Lowering::EmitPart(const passes::IterationDomain& part,
+                        std::span<const Access> accesses) {
+  domain_ = part;
   // Fusion changes what else the loops read. With eager rounding this must not
   // change the bits of a sum, so reduction axes are not merged.
   nest_ = std::make_unique<LoopNest>(domain_, accesses,
                                      /*merge_folded=*/!eager_);
   body_ = std::make_unique<BodyEmitter>(body_graph_, domain_, *nest_, builder_,
                                         eager_);
-  builder_.AddBuffers(body_graph_);
   plan_ = domain_.has_reduction ? ScheduleReduction(*nest_, target_, builder_)
                                 : ScheduleMap(*nest_, target_, builder_);
   body_->SetParts(plan_.parts);
@@ -104,10 +140,6 @@ LoweredKernel Lowering::Run() {
   } else {
     EmitMap();
   }
-  LoweredKernel lowered =
-      OneBufferPerTensor(std::move(builder_).Build(), body_graph_);
-  lowered.in_place = FindAliases();
-  return lowered;
 }
 
 void Lowering::EmitMap() {
@@ -135,6 +167,7 @@ std::vector<const Node*> Lowering::ReductionsOf(int sweep) const {
   std::vector<const Node*> reductions;
   for (const auto& node : body_graph_.nodes()) {
     if (node->op().fusion == FusionKind::kReduce &&
+        domain_.maps.contains(node->output()) &&
         domain_.sweep.at(node->output()) == sweep) {
       reductions.push_back(node.get());
     }

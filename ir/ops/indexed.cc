@@ -372,7 +372,8 @@ void EvalScatterAdd(const Node& node, EvalInputs in, EvalOutputs out,
 
 // --- Index maps --------------------------------------------------------------
 
-std::optional<IndexMap> MapGather(const Node& n, const IndexMap& result) {
+std::optional<IndexMap> MapGather(const Node& n, size_t,
+                                  const IndexMap& result) {
   const Ints& dims = n.attrs().Ints("dims");
   IndexMap map(dims.size());
   for (size_t d = 0; d < dims.size(); ++d) {

@@ -204,13 +204,15 @@ IndexMap Normalised(IndexMap map, const Shape& shape) {
   return map;
 }
 
-std::optional<IndexMap> MapBroadcast(const Node& n, const IndexMap& result) {
+std::optional<IndexMap> MapBroadcast(const Node& n, size_t,
+                                     const IndexMap& result) {
   IndexMap map;
   for (int64_t dim : n.attrs().Ints("dims")) map.push_back(result[dim]);
   return Normalised(std::move(map), n.input(0)->type().shape);
 }
 
-std::optional<IndexMap> MapTranspose(const Node& n, const IndexMap& result) {
+std::optional<IndexMap> MapTranspose(const Node& n, size_t,
+                                     const IndexMap& result) {
   const Ints& permutation = n.attrs().Ints("permutation");
   IndexMap map(permutation.size());
   for (size_t i = 0; i < permutation.size(); ++i) {
@@ -219,7 +221,8 @@ std::optional<IndexMap> MapTranspose(const Node& n, const IndexMap& result) {
   return map;
 }
 
-std::optional<IndexMap> MapSlice(const Node& n, const IndexMap& result) {
+std::optional<IndexMap> MapSlice(const Node& n, size_t,
+                                 const IndexMap& result) {
   IndexMap map = result;
   for (size_t i = 0; i < map.size(); ++i) {
     const int64_t stride = n.attrs().Ints("stride")[i];
@@ -234,7 +237,8 @@ std::optional<IndexMap> MapSlice(const Node& n, const IndexMap& result) {
 }
 
 // Supports only adding and removing dimensions of extent 1.
-std::optional<IndexMap> MapReshape(const Node& n, const IndexMap& result) {
+std::optional<IndexMap> MapReshape(const Node& n, size_t,
+                                   const IndexMap& result) {
   const Shape& from = n.input(0)->type().shape;
   const Shape& to = n.output()->type().shape;
   IndexMap map;
@@ -247,6 +251,28 @@ std::optional<IndexMap> MapReshape(const Node& n, const IndexMap& result) {
     while (j < to.size() && to[j] == 1) ++j;
     if (j == to.size() || to[j] != extent) return std::nullopt;
     map.push_back(result[j++]);
+  }
+  return map;
+}
+
+std::optional<IndexMap> MapPad(const Node& n, size_t, const IndexMap& result) {
+  IndexMap map = result;
+  for (size_t i = 0; i < map.size(); ++i) {
+    if (n.attrs().Ints("interior")[i] != 0 &&
+        n.input(0)->type().shape[i] != 1) {
+      return std::nullopt;
+    }
+    map[i].offset -= n.attrs().Ints("low")[i];
+  }
+  return map;
+}
+
+std::optional<IndexMap> MapConcat(const Node& n, size_t operand,
+                                  const IndexMap& result) {
+  const int64_t dim = n.attrs().Int("dim");
+  IndexMap map = result;
+  for (size_t i = 0; i < operand; ++i) {
+    map[dim].offset -= n.input(i)->type().shape[dim];
   }
   return map;
 }
@@ -414,6 +440,8 @@ std::vector<OpDef> MakeShapeOps() {
   ops[1].operand_map = MapReshape;
   ops[2].operand_map = MapTranspose;
   ops[3].operand_map = MapSlice;
+  ops[4].operand_map = MapPad;
+  ops[5].operand_map = MapConcat;
   return ops;
 }
 

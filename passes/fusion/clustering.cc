@@ -30,12 +30,23 @@ constexpr int kMaxSiblingDistance = 64;
 constexpr int64_t kMinSharedBytes = 1024;
 
 bool IsScatter(const Node& node) {
-  return node.op().fusion == ir::FusionKind::kInjective &&
-         node.op().operand_map == nullptr;
+  return node.op().fusion == ir::FusionKind::kInjective && !IsFusible(node) &&
+         !IsPlacement(node);
 }
 
 bool IsSeparate(const Node& node) {
   return node.op().fusion == ir::FusionKind::kSeparate;
+}
+
+// Returns true for one pad or concatenation and views: as a kernel of its own,
+// it loads each element once, without a check of its index.
+bool IsOnePlacement(std::span<const Node* const> nodes) {
+  size_t placements = 0;
+  for (const Node* node : nodes) {
+    placements += IsPlacement(*node) ? 1 : 0;
+    if (!IsPlacement(*node) && !ir::IsView(*node)) return false;
+  }
+  return placements == 1;
 }
 
 const ir::Shape& LoopShape(const Node& node) {
@@ -98,8 +109,8 @@ Clustering::Clustering(const ir::Graph& graph, PassContext& context)
   for (const auto& node : graph.nodes()) {
     is_free_.push_back(passes::IsFree(*node));
     is_of_state_.push_back(IsOfState(*node));
-    is_candidate_.push_back(IsFusible(*node) || IsScatter(*node) ||
-                            IsSeparate(*node));
+    is_candidate_.push_back(IsFusible(*node) || IsPlacement(*node) ||
+                            IsScatter(*node) || IsSeparate(*node));
   }
   for (const ir::Output& output : graph.outputs()) {
     const Node* producer = output.value->producer();
@@ -376,12 +387,17 @@ std::string Clustering::WhyNot(int a, int b) {
     return "too many operands";
   }
   if (reductions > kMaxReductions) return "too many reductions";
+  if (IsOnePlacement(nodes)) return "operands are written to their places";
   IterationDomain domain;
   std::string reason;
   if (!AnalyzeDomain(nodes, results, &domain, &reason)) return reason;
   if (context_.options().eager_rounding &&
       SplitsReductionAxis(nodes, operands, results, domain)) {
     return "tiles would change the order of a sum";
+  }
+  if (context_.options().eager_rounding && domain.has_reduction &&
+      SplitAtConcats(nodes, results, domain).size() > 1) {
+    return "parts would change the order of a sum";
   }
   // Otherwise an update that needs norms would compute the scalars of all. It
   // could not be joined with them (fuse_updates.cc).

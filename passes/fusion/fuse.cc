@@ -216,7 +216,8 @@ std::vector<Node*> KernelOrder(const std::vector<Node*>& nodes,
   const std::vector<const Node*> analyzed(order.begin(), order.end());
   IterationDomain domain;
   std::string reason;
-  const bool loops = nodes.size() > 1 && IsFusible(*nodes[0]);
+  const bool loops =
+      nodes.size() > 1 && (IsFusible(*nodes[0]) || IsPlacement(*nodes[0]));
   return !loops || AnalyzeDomain(analyzed, results, &domain, &reason) ? order
                                                                       : nodes;
 }

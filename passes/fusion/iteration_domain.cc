@@ -1,6 +1,8 @@
 #include "passes/fusion/iteration_domain.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "ir/op.h"
 #include "ir/support/error.h"
@@ -13,10 +15,29 @@ using ir::IndexMap;
 using ir::Node;
 using ir::Value;
 
+namespace {
+
+// Every operand of a concatenation has separate loops.
+constexpr size_t kMaxPlaced = 4;
+constexpr size_t kMaxParts = 8;
+// Elements that a kernel computes per element of a pad's operand.
+constexpr int64_t kMaxRedundancy = 2;
+
+}  // namespace
+
 bool IterationDomain::IsOuter(const IndexMap& map) const {
   return std::none_of(map.begin(), map.end(), [&](const DimMap& d) {
     return d.dim >= 0 && folded[d.dim];
   });
+}
+
+IndexMap IterationDomain::Identity() const {
+  IndexMap map(extents.size());
+  for (size_t d = 0; d < map.size(); ++d) {
+    map[d] = {static_cast<int>(d), 1, first[d]};
+    if (extents[d] == 1) map[d] = {-1, 1, first[d]};
+  }
+  return map;
 }
 
 namespace {
@@ -40,6 +61,17 @@ bool IsIndexed(const Node& node) {
   return node.op().fusion == FusionKind::kIndexed;
 }
 
+bool HasOperandMap(const Node& node) {
+  return node.op().operand_map != nullptr &&
+         node.op()
+             .operand_map(node, 0, IdentityMap(node.output()->type().shape))
+             .has_value();
+}
+
+bool IsPlacementKind(const Node& node) {
+  return node.kind() == ir::OpKind::kPad || node.kind() == ir::OpKind::kConcat;
+}
+
 }  // namespace
 
 bool IsSplat(const Node& node) {
@@ -56,16 +88,18 @@ bool IsFusible(const Node& node) {
     case FusionKind::kSource:
       return IsSplat(node) || node.kind() != ir::OpKind::kConstant;
     case FusionKind::kInjective:
-      return node.op().operand_map != nullptr &&
-             node.op()
-                 .operand_map(node, IdentityMap(node.output()->type().shape))
-                 .has_value();
+      return !IsPlacementKind(node) && HasOperandMap(node);
     case FusionKind::kLibrary:
     case FusionKind::kSeparate:
     case FusionKind::kOpaque:
       return false;
   }
   return false;
+}
+
+bool IsPlacement(const Node& node) {
+  return IsPlacementKind(node) && node.num_inputs() <= kMaxPlaced &&
+         HasOperandMap(node);
 }
 
 namespace {
@@ -124,7 +158,117 @@ std::optional<IndexMap> OperandMap(const Node& node, size_t i,
   if (HasSameMap(node, i)) return result;
   if (node.op().fusion == FusionKind::kSource) return IndexMap{};
   if (node.op().operand_map == nullptr) return std::nullopt;
-  return node.op().operand_map(node, result);
+  return node.op().operand_map(node, i, result);
+}
+
+bool CanBeOutside(const DimMap& map, int64_t extent, const ir::Shape& loops) {
+  const int64_t steps = map.dim < 0 ? 0 : loops[map.dim] - 1;
+  return map.offset < 0 || map.offset + map.scale * steps >= extent;
+}
+
+namespace {
+
+// The indices, begin <= i < end, of a loop.
+struct Range {
+  int64_t begin;
+  int64_t end;
+};
+
+// Returns the ranges of each loop between the ends of operands of
+// concatenations.
+std::vector<std::vector<Range>> RangesBetweenOperands(
+    std::span<const Node* const> nodes, const IterationDomain& domain) {
+  std::vector<std::set<int64_t>> ends;
+  for (const int64_t extent : domain.extents) ends.push_back({extent});
+  for (const Node* node : nodes) {
+    if (node->kind() != ir::OpKind::kConcat) continue;
+    const int64_t dim = node->attrs().Int("dim");
+    const DimMap& map = domain.maps.at(node->output())[dim];
+    if (map.dim < 0) continue;
+    int64_t end = 0;
+    for (const Value* operand : node->inputs()) {
+      end += operand->type().shape[dim];
+      // The first index of the loop that is behind the operand.
+      const int64_t index = (end - map.offset + map.scale - 1) / map.scale;
+      if (end > map.offset && index < domain.extents[map.dim]) {
+        ends[map.dim].insert(index);
+      }
+    }
+  }
+  std::vector<std::vector<Range>> ranges(ends.size());
+  for (size_t d = 0; d < ends.size(); ++d) {
+    int64_t begin = 0;
+    for (const int64_t end : ends[d]) {
+      ranges[d].push_back({begin, end});
+      begin = end;
+    }
+  }
+  return ranges;
+}
+
+void Restrict(IterationDomain& domain, int dim, const Range& range) {
+  domain.extents[dim] = range.end - range.begin;
+  domain.first[dim] += range.begin;
+  for (auto& [value, map] : domain.maps) {
+    for (DimMap& d : map) {
+      if (d.dim == dim) d.offset += d.scale * range.begin;
+    }
+  }
+}
+
+// Removes the maps of values that the part does not need.
+void KeepNeeded(std::span<const Node* const> nodes,
+                const std::unordered_set<const Value*>& results,
+                IterationDomain& part) {
+  std::unordered_set<const Value*> needed = results;
+  for (size_t n = nodes.size(); n-- > 0;) {
+    const Node& node = *nodes[n];
+    if (!needed.contains(node.output())) {
+      part.maps.erase(node.output());
+    } else if (node.kind() == ir::OpKind::kConcat) {
+      needed.insert(node.input(OperandInPart(node, part)));
+    } else {
+      needed.insert(node.inputs().begin(), node.inputs().end());
+    }
+  }
+}
+
+}  // namespace
+
+size_t OperandInPart(const Node& concat, const IterationDomain& part) {
+  const int64_t dim = concat.attrs().Int("dim");
+  const int64_t index = part.maps.at(concat.output())[dim].offset;
+  size_t operand = 0;
+  int64_t end = concat.input(0)->type().shape[dim];
+  while (index >= end && operand + 1 < concat.num_inputs()) {
+    end += concat.input(++operand)->type().shape[dim];
+  }
+  return operand;
+}
+
+std::vector<IterationDomain> SplitAtConcats(
+    std::span<const Node* const> nodes,
+    const std::unordered_set<const Value*>& results,
+    const IterationDomain& domain) {
+  std::vector<IterationDomain> parts = {domain};
+  const bool has_concat = std::ranges::any_of(nodes, [](const Node* node) {
+    return node->kind() == ir::OpKind::kConcat;
+  });
+  if (!has_concat) return parts;
+  const auto ranges = RangesBetweenOperands(nodes, domain);
+  for (size_t d = 0; d < ranges.size(); ++d) {
+    if (ranges[d].size() == 1) continue;
+    std::vector<IterationDomain> split;
+    for (const IterationDomain& part : parts) {
+      for (const Range& range : ranges[d]) {
+        split.push_back(part);
+        Restrict(split.back(), static_cast<int>(d), range);
+      }
+    }
+    parts = std::move(split);
+  }
+  for (IterationDomain& part : parts) KeepNeeded(nodes, results, part);
+  return parts;
 }
 
 namespace {
@@ -148,6 +292,7 @@ class Analysis {
     if (hero == nullptr) return Reject("no result is stored");
     domain_.extents = hero->type().shape;
     domain_.layout = hero->type().layout;
+    domain_.first.assign(domain_.extents.size(), 0);
     domain_.folded.assign(domain_.extents.size(), false);
     domain_.maps.reserve(nodes_.size() + 1);
     domain_.sweep.reserve(nodes_.size());
@@ -162,7 +307,10 @@ class Analysis {
         return Reject("no common loop nest");
       }
     }
-    if (!CheckReductions() || !CheckResults() || !CheckTiles()) return false;
+    if (!CheckReductions() || !CheckResults() || !CheckTiles() ||
+        !CheckPlacements()) {
+      return false;
+    }
     CountSweeps();
     return true;
   }
@@ -276,7 +424,7 @@ class Analysis {
       if (operand == nullptr) continue;
       if (HasSameMap(node, i)) return Assign(node.output(), *operand);
       if (IsIndexed(node)) continue;
-      const auto inverse = Invert(node, *operand);
+      const auto inverse = Invert(node, i, *operand);
       if (inverse.has_value()) return Assign(node.output(), *inverse);
     }
     return true;
@@ -285,27 +433,27 @@ class Analysis {
   // Returns the result's map, given the operand's, for an op that only renames
   // dimensions. Excludes slices: some indices of their operand have no index in
   // the result.
-  static std::optional<IndexMap> Invert(const Node& node,
+  static std::optional<IndexMap> Invert(const Node& node, size_t i,
                                         const IndexMap& operand) {
     if (node.op().operand_map == nullptr) return std::nullopt;
     const ir::Shape& shape = node.output()->type().shape;
-    const ir::Shape& from = node.input(0)->type().shape;
-    const auto forward = node.op().operand_map(node, IdentityMap(shape));
+    const ir::Shape& from = node.input(i)->type().shape;
+    const auto forward = node.op().operand_map(node, i, IdentityMap(shape));
     if (!forward.has_value()) return std::nullopt;
     IndexMap result(shape.size());
     std::vector<bool> known(shape.size(), false);
-    for (size_t i = 0; i < forward->size(); ++i) {
-      const DimMap& d = (*forward)[i];
+    for (size_t j = 0; j < forward->size(); ++j) {
+      const DimMap& d = (*forward)[j];
       const int64_t extent = d.dim < 0 ? 1 : shape[d.dim];
-      if (d.scale != 1 || d.offset != 0 || from[i] != extent) {
+      if (d.scale != 1 || d.offset != 0 || from[j] != extent) {
         return std::nullopt;
       }
       if (d.dim < 0) continue;
-      result[d.dim] = operand[i];
+      result[d.dim] = operand[j];
       known[d.dim] = true;
     }
-    for (size_t i = 0; i < shape.size(); ++i) {
-      if (shape[i] != 1 && !known[i]) return std::nullopt;
+    for (size_t j = 0; j < shape.size(); ++j) {
+      if (shape[j] != 1 && !known[j]) return std::nullopt;
     }
     return result;
   }
@@ -393,6 +541,107 @@ class Analysis {
       }
     }
     return true;
+  }
+
+  bool CheckPlacements() {
+    if (std::ranges::none_of(
+            nodes_, [](const Node* node) { return IsPlacement(*node); })) {
+      return true;
+    }
+    const auto parts = SplitAtConcats(nodes_, results_, domain_);
+    if (parts.size() > kMaxParts) return Reject("too many parts");
+    return std::ranges::all_of(
+        parts, [&](const IterationDomain& part) { return CheckPart(part); });
+  }
+
+  // Checks that parts and bounds do not divide vectors and tiles, that a value
+  // can be computed wherever the loops do so, and that they do so in vain for
+  // few elements.
+  bool CheckPart(const IterationDomain& part) {
+    for (size_t d = 0; d < part.extents.size(); ++d) {
+      if (part.extents[d] != domain_.extents[d] && part.folded[d]) {
+        return Reject("concatenated along a reduction axis");
+      }
+    }
+    for (const Node* node : nodes_) {
+      const auto result = part.maps.find(node->output());
+      if (result == part.maps.end()) continue;
+      if (!CheckOutside(*node, result->second, part) ||
+          !CheckAccess(node->output()->type(), result->second, part)) {
+        return false;
+      }
+      if (node->op().fusion == FusionKind::kReduce) continue;
+      for (size_t i = 0; i < node->num_inputs(); ++i) {
+        if (node->kind() == ir::OpKind::kConcat &&
+            i != OperandInPart(*node, part)) {
+          continue;
+        }
+        const IndexMap map = *OperandMap(*node, i, result->second);
+        if (!CheckAccess(node->input(i)->type(), map, part)) return false;
+      }
+    }
+    return true;
+  }
+
+  bool CheckAccess(const ir::TensorType& type, const IndexMap& map,
+                   const IterationDomain& part) {
+    const auto is_tiled = [&](size_t d) {
+      return std::ranges::any_of(type.layout.tiles, [&](const auto& tile) {
+        return tile.dim == static_cast<int>(d);
+      });
+    };
+    for (size_t d = 0; d < map.size(); ++d) {
+      const int dim = map[d].dim;
+      const bool outside = CanBeOutside(map[d], type.shape[d], part.extents);
+      const bool cut = dim >= 0 && part.extents[dim] != domain_.extents[dim];
+      if ((outside || cut) && is_tiled(d)) {
+        return Reject("part of a tiled dimension");
+      }
+      if (outside && dim < 0) return Reject("read only outside");
+      if ((outside || cut) && dim == Fastest()) {
+        return Reject("part of a vector");
+      }
+    }
+    return true;
+  }
+
+  // Returns the dimension of the domain along which elements are contiguous.
+  int Fastest() const {
+    int fastest = -1;
+    for (const ir::PhysicalAxis& axis :
+         ir::PhysicalAxes({ir::DType::kF32, domain_.extents, domain_.layout})) {
+      if (axis.extent != 1) fastest = axis.dim;
+    }
+    return fastest;
+  }
+
+  bool CheckOutside(const Node& node, const IndexMap& map,
+                    const IterationDomain& part) {
+    const ir::Shape& shape = node.output()->type().shape;
+    bool outside = false;
+    for (size_t d = 0; d < map.size(); ++d) {
+      outside |= CanBeOutside(map[d], shape[d], part.extents);
+    }
+    const bool random =
+        node.op().fusion == FusionKind::kSource && node.num_inputs() > 0;
+    if (outside && (IsIndexed(node) || random)) {
+      return Reject("outside of its result");
+    }
+    if (node.kind() != ir::OpKind::kPad) return true;
+    const int64_t redundancy = node.output()->type().num_elements() /
+                               node.input(0)->type().num_elements();
+    return redundancy <= kMaxRedundancy || !IsComputed(node.input(0)) ||
+           Reject("computed mostly outside");
+  }
+
+  // Returns whether the kernel computes the value, other than for free.
+  bool IsComputed(const Value* value) const {
+    if (!Inside(value)) return false;
+    const Node& node = *value->producer();
+    return !IsFree(node) ||
+           std::ranges::any_of(node.inputs(), [&](const Value* input) {
+             return IsComputed(input);
+           });
   }
 
   void CountSweeps() {

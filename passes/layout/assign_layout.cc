@@ -298,9 +298,8 @@ class Assignment {
     if (node.kind() == OpKind::kConcat && !context_.target().target().simt) {
       return VisitConcat(node);
     }
-    if (node.op().operand_map == nullptr && node.num_inputs() > 0 &&
-        node.op().fusion == ir::FusionKind::kInjective) {
-      fixed_.insert(node.output());  // concat, pad: row-major results
+    if (node.kind() == OpKind::kConcat || node.kind() == OpKind::kPad) {
+      fixed_.insert(node.output());  // row-major
     }
     if (node.kind() == OpKind::kGather) {
       for (const Layout::Tile& tile : node.input(0)->type().layout.tiles) {

@@ -238,6 +238,118 @@ TEST(LowerFusion, PartsOfWholeTilesAreReadAndJoined) {
   EXPECT_EQ(ExpectKernelsAgree(*graph, {}, 1), 2);
 }
 
+// Returns the number of kernels of the graph `text`.
+int KernelsOf(std::string_view text) {
+  return ExpectKernelsAgree(*test::ParseOrDie(text), {}, 1);
+}
+
+// Patch merging adds what it pads.
+TEST(LowerFusion, ASumOfPadsIsOneKernel) {
+  EXPECT_EQ(KernelsOf(R"(graph pads {
+  %x = data : f32[2,3,4,21]
+  %y = data : f32[2,4,1,21]
+  %z = data : f32[2,6,5,21]
+  %p = pad(%x) {high=[0,1,0,0], interior=[0,0,0,0], low=[0,2,1,0], value=0.5} : f32[2,6,5,21]
+  %q = pad(%y) {high=[0,2,1,0], interior=[0,0,0,0], low=[0,0,3,0]} : f32[2,6,5,21]
+  %s = add(%p, %q) : f32[2,6,5,21]
+  %r = mul(%s, %z) : f32[2,6,5,21]
+  return %r as "r"
+})"),
+            1);
+}
+
+// What is padded is computed in the kernel, too, a part of the result is taken,
+// and the rest is reduced.
+TEST(LowerFusion, APadIsPartOfAReduction) {
+  EXPECT_EQ(KernelsOf(R"(graph pad {
+  %x = data : f32[9,7,5]
+  %e = exp(%x) : f32[9,7,5]
+  %p = pad(%e) {high=[2,3,0], interior=[0,0,0], low=[1,0,0], value=-1.0} : f32[12,10,5]
+  %s = slice(%p) {limit=[12,10,5], start=[0,1,0], stride=[2,3,1]} : f32[6,3,5]
+  %r = reduce(%s) {dims=[0,2], kind="sum"} : f32[3]
+  return %r as "r"
+})"),
+            1);
+}
+
+TEST(LowerFusion, IntegersAndBoolsArePadded) {
+  EXPECT_EQ(KernelsOf(R"(graph pad {
+  %x = data : i32[3,20]
+  %b = data : bool[2,20]
+  %p = pad(%x) {high=[1,0], interior=[0,0], low=[0,0], value=7.0} : i32[4,20]
+  %q = pad(%b) {high=[0,0], interior=[0,0], low=[2,0], value=1.0} : bool[4,20]
+  %n = neg(%p) : i32[4,20]
+  %r = select(%q, %p, %n) : i32[4,20]
+  return %r as "r"
+})"),
+            1);
+}
+
+// The gradients of queries, keys and values, whose sum is that of a bias.
+TEST(LowerFusion, AConcatenationIsPartOfItsReader) {
+  EXPECT_EQ(KernelsOf(R"(graph qkv {
+  %q = data : f32[4,2,5,8]
+  %k = data : f32[4,2,8,5]
+  %v = data : f32[4,2,5,8]
+  %scaled = mul(%q, %q) : f32[4,2,5,8]
+  %qr = reshape(%scaled) {shape=[1,4,2,5,8]} : f32[1,4,2,5,8]
+  %kt = transpose(%k) {permutation=[0,1,3,2]} : f32[4,2,5,8]
+  %kr = reshape(%kt) {shape=[1,4,2,5,8]} : f32[1,4,2,5,8]
+  %vr = reshape(%v) {shape=[1,4,2,5,8]} : f32[1,4,2,5,8]
+  %c = concat(%qr, %kr, %vr) {dim=0} : f32[3,4,2,5,8]
+  %t = transpose(%c) {permutation=[1,3,0,2,4]} : f32[4,5,3,2,8]
+  %r = reduce(%t) {dims=[0,1], kind="sum"} : f32[3,2,8]
+  return %t as "t", %r as "r"
+})"),
+            1);
+}
+
+// Two concatenations that change operands at different places, a pad of one,
+// and a slice that reads only two operands of the other.
+TEST(LowerFusion, ConcatenationsSplitTheLoops) {
+  EXPECT_EQ(KernelsOf(R"(graph concats {
+  %a = data : f32[2,3,20]
+  %b = data : f32[4,3,20]
+  %c = data : f32[6,1,20]
+  %d = data : f32[6,2,20]
+  %e = data : f32[6,3,20]
+  %ab = concat(%a, %b) {dim=0} : f32[6,3,20]
+  %abp = pad(%ab) {high=[0,1,0], interior=[0,0,0], low=[0,0,0]} : f32[6,4,20]
+  %cde = concat(%c, %d, %e) {dim=1} : f32[6,6,20]
+  %de = slice(%cde) {limit=[6,6,20], start=[0,2,0], stride=[1,1,1]} : f32[6,4,20]
+  %s = add(%abp, %de) : f32[6,4,20]
+  return %s as "s"
+})"),
+            1);
+}
+
+// A vector of elements would come from two operands, or a large part of what is
+// computed would not be used.
+TEST(LowerFusion, SomePadsAndConcatenationsAreKernelsOfTheirOwn) {
+  EXPECT_EQ(KernelsOf(R"(graph vectors {
+  %a = data : f32[6,8]
+  %b = data : f32[6,12]
+  %c = concat(%a, %b) {dim=1} : f32[6,20]
+  %r = relu(%c) : f32[6,20]
+  return %r as "r"
+})"),
+            2);
+  EXPECT_EQ(KernelsOf(R"(graph mostly {
+  %a = data : f32[2,20]
+  %e = exp(%a) : f32[2,20]
+  %p = pad(%e) {high=[4,0], interior=[0,0], low=[0,0]} : f32[6,20]
+  return %p as "p"
+})"),
+            2);
+  EXPECT_EQ(KernelsOf(R"(graph interior {
+  %a = data : f32[3,20]
+  %p = pad(%a) {high=[1,0], interior=[1,0], low=[0,0]} : f32[6,20]
+  %r = relu(%p) : f32[6,20]
+  return %r as "r"
+})"),
+            2);
+}
+
 TEST(LowerFusion, LayerNormIsOneKernel) {
   ir::Graph graph;
   ir::Builder b(graph);

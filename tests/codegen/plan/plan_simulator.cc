@@ -106,6 +106,12 @@ class Machine {
       if (UseOfArg(plan_, step, a) != ArgUse::kRead) continue;
       hash = HashArg(step.args[a], *range, hash);
     }
+    if (IsCopy(step) && !ranges[0].Meets(ranges[1])) {
+      std::copy_n(memory_[ranges[0].arena].begin() + ranges[0].begin,
+                  ranges[0].end - ranges[0].begin,
+                  memory_[ranges[1].arena].begin() + ranges[1].begin);
+      return true;
+    }
     for (size_t a = 0; a < step.args.size(); ++a) {
       if (UseOfArg(plan_, step, a) == ArgUse::kRead) continue;
       if (Clashes(step, ranges, a)) hash = HashCombine(hash, ++clashes_);
@@ -115,6 +121,14 @@ class Machine {
       Write(ranges[a], HashCombine(hash, a));
     }
     return true;
+  }
+
+  // Returns whether the step copies one tensor: a copy of the copy is equal.
+  bool IsCopy(const Step& step) const {
+    if (step.kind == StepKind::kLaunch) return false;
+    const LibraryCall& call = plan_.calls[step.index];
+    return call.op == ir::OpKind::kCopy && call.operands == call.results &&
+           step.args.size() == 2 && plan_.buffers[step.args[0]].members.empty();
   }
 
   // For a contiguous range, hashes the bytes of the members without padding.

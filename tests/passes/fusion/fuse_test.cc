@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <string_view>
+
 #include "ir/builder.h"
 #include "passes/passes.h"
 #include "tests/testing/bare_target.h"
@@ -72,6 +75,95 @@ TEST(Fuse, EveryReaderSelectsByIndices) {
   PassContext context(target, {});
   EXPECT_TRUE(Fuse(*graph, context));
   EXPECT_EQ(graph->nodes().size(), 1);
+}
+
+// Returns the ops of the graph's nodes, those of fusions in parentheses.
+std::string OpsAfterFusion(std::string_view text, bool eager = false) {
+  const auto graph = test::ParseOrDie(text);
+  const test::BareTarget target;
+  PassOptions options;
+  options.eager_rounding = eager;
+  PassContext context(target, options);
+  Fuse(*graph, context);
+  std::string ops;
+  for (const auto& node : graph->nodes()) {
+    if (!ops.empty()) ops += ' ';
+    if (node->body() == nullptr) {
+      ops += node->op_name();
+      continue;
+    }
+    ops += '(';
+    for (const auto& inner : node->body()->nodes()) {
+      if (ops.back() != '(') ops += ' ';
+      ops += inner->op_name();
+    }
+    ops += ')';
+  }
+  return ops;
+}
+
+TEST(Fuse, PadsJoinTheirReaders) {
+  EXPECT_EQ(OpsAfterFusion(R"(graph g {
+    %x = data : f32[3,64]
+    %y = data : f32[4,64]
+    %p = pad(%x) {high=[1,0], interior=[0,0], low=[0,0]} : f32[4,64]
+    %s = add(%p, %y) : f32[4,64]
+    return %s as "s"
+  })"),
+            "(pad add)");
+}
+
+// A row is computed three times, of which two are not used.
+TEST(Fuse, PadsDoNotMultiplyTheWorkBeforeThem) {
+  EXPECT_EQ(OpsAfterFusion(R"(graph g {
+    %x = data : f32[1,64]
+    %e = exp(%x) : f32[1,64]
+    %m = mul(%e, %x) : f32[1,64]
+    %r = reshape(%m) {shape=[64]} : f32[64]
+    %d = reshape(%r) {shape=[1,64]} : f32[1,64]
+    %p = pad(%d) {high=[2,0], interior=[0,0], low=[0,0]} : f32[3,64]
+    return %p as "p"
+  })"),
+            "(exp mul reshape reshape) (pad)");
+}
+
+TEST(Fuse, ConcatenationsJoinTheirReaders) {
+  EXPECT_EQ(OpsAfterFusion(R"(graph g {
+    %x = data : f32[3,64]
+    %w = data : f32[2,64]
+    %y = data : f32[5,64]
+    %c = concat(%x, %w) {dim=0} : f32[5,64]
+    %s = add(%c, %y) : f32[5,64]
+    return %s as "s"
+  })"),
+            "(concat add)");
+}
+
+// These are written to their places; views stay views.
+TEST(Fuse, AConcatenationOfViewsIsAKernelOfItsOwn) {
+  EXPECT_EQ(OpsAfterFusion(R"(graph g {
+    %x = data : f32[3,64]
+    %w = data : f32[128]
+    %m = data : f32[64,2]
+    %v = reshape(%w) {shape=[2,64]} : f32[2,64]
+    %c = concat(%x, %v) {dim=0} : f32[5,64]
+    %y = matmul(%c, %m) : f32[5,2]
+    return %y as "y"
+  })"),
+            "reshape (concat) matmul");
+}
+
+// With eager rounding, a kernel adds in the order of the reduction alone.
+TEST(Fuse, PartsDoNotReorderEagerSums) {
+  constexpr char kSum[] = R"(graph g {
+    %x = data : f32[3,64,32]
+    %w = data : f32[2,64,32]
+    %c = concat(%x, %w) {dim=0} : f32[5,64,32]
+    %s = reduce(%c) {dims=[1,2], kind="sum"} : f32[5]
+    return %s as "s"
+  })";
+  EXPECT_EQ(OpsAfterFusion(kSum), "(concat reduce)");
+  EXPECT_EQ(OpsAfterFusion(kSum, /*eager=*/true), "(concat) (reduce)");
 }
 
 // Comparing every reader with every other took minutes for 2,000 readers.
