@@ -244,7 +244,8 @@ bool Fuse(Graph& graph, PassContext& context) {
   const ValueSet outputs = OutputsOf(graph);
   std::vector<OutlineRequest> requests;
   for (const std::vector<Node*>& cluster : clusters) {
-    if (cluster.size() == 1 && ir::IsView(*cluster[0])) continue;
+    const auto is_view = [](const Node* node) { return ir::IsView(*node); };
+    if (std::ranges::all_of(cluster, is_view)) continue;
     // The kernel has the position and the location of its last node.
     requests.push_back({.members = KernelOrder(cluster, outputs),
                         .position = cluster.back(),

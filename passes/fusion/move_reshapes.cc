@@ -36,6 +36,7 @@
 
 #include "ir/builder.h"
 #include "ir/op.h"
+#include "passes/fusion/index_pads.h"
 #include "passes/fusion/iteration_domain.h"
 #include "passes/passes.h"
 
@@ -194,7 +195,8 @@ class ReshapeMover {
       : graph_(graph), context_(context) {}
 
   bool Run() {
-    bool changed = ConcatenateInPlace();
+    bool changed = IndexPads(graph_, context_);
+    changed |= ConcatenateInPlace();
     CountSplits();
     // Each round removes reshapes, but may add some further up or down.
     while (Round()) changed = true;

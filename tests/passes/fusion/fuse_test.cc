@@ -166,6 +166,20 @@ TEST(Fuse, PartsDoNotReorderEagerSums) {
   EXPECT_EQ(OpsAfterFusion(kSum, /*eager=*/true), "(concat) (reduce)");
 }
 
+// The transpose moves a dimension of extent 1 only.
+TEST(Fuse, ChainsOfViewsAreNoKernel) {
+  EXPECT_EQ(OpsAfterFusion(R"(graph g {
+    %x = data : f32[8,16]
+    %w = data : f32[16,2]
+    %r = reshape(%x) {shape=[1,8,16]} : f32[1,8,16]
+    %t = transpose(%r) {permutation=[1,0,2]} : f32[8,1,16]
+    %v = reshape(%t) {shape=[8,16]} : f32[8,16]
+    %y = matmul(%v, %w) : f32[8,2]
+    return %y as "y"
+  })"),
+            "reshape transpose reshape matmul");
+}
+
 // Comparing every reader with every other took minutes for 2,000 readers.
 TEST(Fuse, ReadersOfAValueAreComparedWithThoseNearThem) {
   const size_t few = Decisions(250);

@@ -340,6 +340,89 @@ TEST(MoveReshapes, SplitsAShapeAsMostReshapesDo) {
   })");
 }
 
+// Rows are padded to whole windows, and these are transposed.
+TEST(MoveReshapes, ComputesIndicesOfAPadThatIsSplit) {
+  ExpectMoved(R"(graph g {
+    %x = data : f32[5,3]
+    %p = pad(%x) {high=[2,0], interior=[0,0], low=[1,0], value=4.0} : f32[8,3]
+    %r = reshape(%p) {shape=[2,4,3]} : f32[2,4,3]
+    %t = transpose(%r) {permutation=[1,0,2]} : f32[4,2,3]
+    return %t as "t"
+  })",
+              R"(graph g {
+    %x = data : f32[5,3]
+    %i = iota() {dim=0, dtype="i32", shape=[2,4,3]} : i32[2,4,3]
+    %4 = constant() {dtype="i32", shape=[2,4,3], value=[4.0]} : i32[2,4,3]
+    %m = mul(%i, %4) : i32[2,4,3]
+    %j = iota() {dim=1, dtype="i32", shape=[2,4,3]} : i32[2,4,3]
+    %k = add(%m, %j) : i32[2,4,3]
+    %1 = constant() {dtype="i32", shape=[2,4,3], value=[1.0]} : i32[2,4,3]
+    %s = sub(%k, %1) : i32[2,4,3]
+    %0 = constant() {dtype="i32", shape=[2,4,3], value=[0.0]} : i32[2,4,3]
+    %ge = compare(%s, %0) {direction="ge"} : bool[2,4,3]
+    %5 = constant() {dtype="i32", shape=[2,4,3], value=[5.0]} : i32[2,4,3]
+    %lt = compare(%s, %5) {direction="lt"} : bool[2,4,3]
+    %in = and(%ge, %lt) : bool[2,4,3]
+    %g = gather(%x, %s) {dims=[-1,2]} : f32[2,4,3]
+    %v = constant() {dtype="f32", shape=[2,4,3], value=[4.0]} : f32[2,4,3]
+    %e = select(%in, %g, %v) : f32[2,4,3]
+    %t = transpose(%e) {permutation=[1,0,2]} : f32[4,2,3]
+    return %t as "t"
+  })");
+}
+
+// A roll of a padded image.
+TEST(MoveReshapes, GathersFromTheOperandOfAPad) {
+  ExpectMoved(R"(graph g {
+    %x = data : f32[2,3]
+    %p = pad(%x) {high=[1,0], interior=[0,0], low=[0,0]} : f32[3,3]
+    %i = constant() {dtype="i64", shape=[3], value=[1.0,2.0,0.0]} : i64[3]
+    %b = broadcast(%i) {dims=[0], shape=[3,3]} : i64[3,3]
+    %g = gather(%p, %b) {dims=[-1,1]} : f32[3,3]
+    return %g as "g"
+  })",
+              R"(graph g {
+    %x = data : f32[2,3]
+    %i = constant() {dtype="i64", shape=[3], value=[1.0,2.0,0.0]} : i64[3]
+    %b = broadcast(%i) {dims=[0], shape=[3,3]} : i64[3,3]
+    %2 = constant() {dtype="i64", shape=[3,3], value=[2.0]} : i64[3,3]
+    %in = compare(%b, %2) {direction="lt"} : bool[3,3]
+    %e = gather(%x, %b) {dims=[-1,1]} : f32[3,3]
+    %z = constant() {dtype="f32", shape=[3,3], value=[0.0]} : f32[3,3]
+    %g = select(%in, %e, %z) : f32[3,3]
+    return %g as "g"
+  })");
+}
+
+TEST(MoveReshapes, KeepsOtherPads) {
+  // Read by an op that a kernel can contain, too.
+  ExpectKept(R"(graph g {
+    %x = data : f32[5,3]
+    %p = pad(%x) {high=[3,0], interior=[0,0], low=[0,0]} : f32[8,3]
+    %r = reshape(%p) {shape=[2,4,3]} : f32[2,4,3]
+    %e = exp(%p) : f32[8,3]
+    return %r as "r", %e as "e"
+  })");
+  // Only another dimension is split.
+  ExpectKept(R"(graph g {
+    %x = data : f32[5,6]
+    %p = pad(%x) {high=[3,0], interior=[0,0], low=[0,0]} : f32[8,6]
+    %r = reshape(%p) {shape=[8,2,3]} : f32[8,2,3]
+    return %r as "r"
+  })");
+  // An index outside of the pad, and one that is not known.
+  ExpectKept(R"(graph g {
+    %x = data : i32[2]
+    %j = data : i64[3]
+    %p = pad(%x) {high=[1], interior=[0], low=[0]} : i32[3]
+    %i = constant() {dtype="i64", shape=[3], value=[1.0,2.0,3.0]} : i64[3]
+    %g = gather(%p, %i) {dims=[-1]} : i32[3]
+    %q = pad(%x) {high=[1], interior=[0], low=[0]} : i32[3]
+    %h = gather(%q, %j) {dims=[-1]} : i32[3]
+    return %g as "g", %h as "h"
+  })");
+}
+
 TEST(MoveReshapes, SplitsIotas) {
   ExpectMoved(R"(graph g {
     %x = data : f32[2,12]
