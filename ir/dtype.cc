@@ -109,15 +109,4 @@ uint16_t FloatToHalf(float x) {
                                       ((bits >> 13) & 0x3ff));
 }
 
-float BFloat16ToFloat(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
-
-uint16_t FloatToBFloat16(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  if (std::isnan(x)) return static_cast<uint16_t>((bits >> 16) | 0x40);
-  const uint32_t half = 0x7fff + ((bits >> 16) & 1);
-  return static_cast<uint16_t>((bits + half) >> 16);
-}
-
 }  // namespace fusor::ir

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -26,10 +27,16 @@ bool IsFloat(DType dtype);
 double RoundTo(DType dtype, double x);
 
 // Convert float to and from bits of IEEE binary16 and bfloat16; round to
-// nearest even.
+// nearest even. Those of bfloat16 are inline: loops over elements call them.
 float HalfToFloat(uint16_t bits);
 uint16_t FloatToHalf(float x);
-float BFloat16ToFloat(uint16_t bits);
-uint16_t FloatToBFloat16(float x);
+inline float BFloat16ToFloat(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+inline uint16_t FloatToBFloat16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  return static_cast<uint16_t>((x == x ? rounded : bits | 0x400000) >> 16);
+}
 
 }  // namespace fusor::ir

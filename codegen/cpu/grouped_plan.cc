@@ -20,8 +20,8 @@ using ir::TensorType;
 
 // Tasks per thread below which a weight gradient's images are divided, too.
 constexpr int64_t kTasksPerThread = 4;
-// Channels per group from which oneDNN's matrices are large enough.
-constexpr int64_t kMostPerGroup = 8;
+// Channels per group: with more of them, PlaneConvPlan is faster.
+constexpr int64_t kMostPerGroup = 4;
 // Rows that meet a row of the target.
 constexpr int64_t kMostTerms = 64;
 // Pixels of the target are computed in groups of this size.

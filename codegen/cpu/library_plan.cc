@@ -74,6 +74,9 @@ LibraryPlan PlanLibraryCall(const LibraryCall& call) {
   if (const auto plan = PlanGrouped(call); plan.has_value()) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};
   }
+  if (const auto plan = PlanPlaneConv(call); plan.has_value()) {
+    return {plan->implementation(), plan->workspace_bytes(), *plan};
+  }
   if (CanMaxPool(call)) return PlanMaxPool();
   if (const auto plan = PlanMaxPoolGrad(call); plan.has_value()) {
     return {"fusor_max_pool_grad:" + std::string(IsaName(plan->isa)), 0, *plan};

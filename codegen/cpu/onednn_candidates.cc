@@ -6,6 +6,7 @@
 #include "codegen/cpu/library_plan.h"
 #include "codegen/cpu/onednn_layout.h"
 #include "codegen/cpu/onednn_primitives.h"
+#include "codegen/cpu/plane_conv_plan.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/target/conv_problem.h"
@@ -258,7 +259,8 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
       im2col->workspace_bytes + kWorthCopies < direct->workspace) {
     candidates.push_back(*im2col);
   }
-  const auto grouped = GroupedCandidate(node, target);
+  auto grouped = GroupedCandidate(node, target);
+  if (!grouped.has_value()) grouped = PlaneConvCandidate(node, target);
   if (grouped.has_value() && direct.has_value() &&
       (IsGemm(*direct) || IsReference(*direct) ||
        direct->x != grouped->operands[0])) {

@@ -204,10 +204,6 @@ FUSOR_INLINE void AddFilterRow(RowPair row, int64_t taps, int64_t copies,
     sums += done * taps * kLanes;
   };
   if (taps == 3) {
-    // As many sums as there are registers for.
-    for (; kLanes == 16 && copies >= 8; advance(8)) {
-      AddCopies<kLanes, 8>(row, copy_step, sums);
-    }
     for (; copies >= 4; advance(4)) AddCopies<kLanes, 4>(row, copy_step, sums);
   }
   for (; copies > 0; advance(1)) AddRow<kLanes>(row, taps, sums);
@@ -273,10 +269,8 @@ FUSOR_INLINE void GatherRow(const Pixels<const Element>& from, int64_t pixels,
       return GatherCopies<kLanes, 1>(from, pixels, plan, row);
     case 2:
       return GatherCopies<kLanes, 2>(from, pixels, plan, row);
-    case 4:
-      return GatherCopies<kLanes, 4>(from, pixels, plan, row);
     default:
-      return GatherCopies<kLanes, 8>(from, pixels, plan, row);
+      return GatherCopies<kLanes, 4>(from, pixels, plan, row);
   }
 }
 
@@ -376,13 +370,22 @@ FUSOR_INLINE void FillRing(const GroupedPlan& plan,
   }
 }
 
+// Copies a row-major image to pixels [pixels, lanes]. Lanes without a channel
+// become 0.
+template <int kLanes, typename Element>
+FUSOR_INLINE void TransposeBlock(const Image<Element>& image, int64_t pixels,
+                                 float* to) {
+  if (image.channels < kLanes) std::fill_n(to, pixels * kLanes, 0.0F);
+  TransposePlanes(image.first, image.plane_step, image.channels, pixels, to,
+                  int64_t{kLanes});
+}
+
 template <int kLanes, typename Element>
 FUSOR_INLINE void TransposeSource(const GroupedPlan& plan,
                                   const Image<const Element>& source,
                                   const Part& part) {
   if (plan.source_pixels == 0) return;
-  TransposePlanes<kLanes>(source.first, source.plane_step, source.channels,
-                          plan.source_pixels, part.source);
+  TransposeBlock<kLanes>(source, plan.source_pixels, part.source);
 }
 
 // Returns whether the target's rows are [pixels, lanes] in f32.
@@ -431,8 +434,8 @@ FUSOR_INLINE void Convolve(const GroupedPlan& plan,
     }
   }
   if (transposed) {
-    TransposePixels<kLanes>(part.target, plan.target_pixels, target.plane_step,
-                            target.channels, target.first);
+    TransposePixels(part.target, int64_t{kLanes}, target.channels,
+                    plan.target_pixels, target.first, target.plane_step);
   }
 }
 
@@ -445,9 +448,7 @@ FUSOR_INLINE void AddGradients(const GroupedPlan& plan,
   const bool direct = !transposed && IsPlain<kLanes>(target);
   TransposeSource<kLanes>(plan, source, part);
   if (transposed) {
-    TransposePlanes<kLanes>(static_cast<const Element*>(target.first),
-                            target.plane_step, target.channels,
-                            plan.target_pixels, part.target);
+    TransposeBlock<kLanes>(target, plan.target_pixels, part.target);
   }
   int64_t next = 0;
   for (int64_t i = 0; i < target.height; ++i) {
@@ -522,24 +523,6 @@ ImageFunction<Element> ImageFunctionOf(const GroupedPlan& plan) {
   return plan.isa == VectorIsa::kPlain ? RunImagePlain<8, Element>
                                        : RunImageAvx2<Element>;
 }
-
-// Reads and writes elements of f32 or bf16 by index.
-struct Elements {
-  void* first;
-  DType dtype;
-
-  float Load(int64_t i) const {
-    return dtype == DType::kF32 ? static_cast<const float*>(first)[i]
-                                : Widen(static_cast<const uint16_t*>(first)[i]);
-  }
-  void Store(int64_t i, float x) const {
-    if (dtype == DType::kF32) {
-      static_cast<float*>(first)[i] = x;
-    } else {
-      Narrow(x, static_cast<uint16_t*>(first)[i]);
-    }
-  }
-};
 
 // args: operands, result, workspace.
 template <typename Element>

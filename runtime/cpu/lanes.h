@@ -17,6 +17,13 @@ template <int kLanes>
 struct Lanes;
 
 template <>
+struct Lanes<4> {
+  using Floats = float __attribute__((vector_size(16)));
+  using Words = int32_t __attribute__((vector_size(16)));
+  using Halves = uint16_t __attribute__((vector_size(8)));
+};
+
+template <>
 struct Lanes<8> {
   using Floats = float __attribute__((vector_size(32)));
   using Words = int32_t __attribute__((vector_size(32)));
@@ -45,6 +52,11 @@ FUSOR_INLINE void Load(const uint16_t* from, Floats& x) {
       __builtin_convertvector(bits, typename L::Words) << 16;
   std::memcpy(&x, &wide, sizeof(x));
 }
+// Loads words of other elements, which are only moved.
+template <typename Floats>
+FUSOR_INLINE void Load(const uint32_t* from, Floats& x) {
+  std::memcpy(&x, from, sizeof(x));
+}
 // Stores elements that f32 or bf16 can hold exactly.
 template <typename Floats>
 FUSOR_INLINE void StoreExactly(float* to, const Floats& x) {
@@ -63,6 +75,10 @@ FUSOR_INLINE void StoreExactly(uint16_t* to, const Floats& x) {
 template <typename Floats>
 FUSOR_INLINE void StoreRounded(float* to, const Floats& x) {
   StoreExactly(to, x);
+}
+template <typename Floats>
+FUSOR_INLINE void StoreRounded(uint32_t* to, const Floats& x) {
+  std::memcpy(to, &x, sizeof(x));
 }
 template <typename Floats>
 FUSOR_INLINE void StoreRounded(uint16_t* to, const Floats& x) {
@@ -115,6 +131,25 @@ FUSOR_INLINE float Widen(uint16_t x) { return ir::BFloat16ToFloat(x); }
 FUSOR_INLINE void Narrow(float x, float& to) { to = x; }
 FUSOR_INLINE void Narrow(float x, uint16_t& to) { to = ir::FloatToBFloat16(x); }
 
+// Reads and writes elements of f32 or bf16 by index.
+struct Elements {
+  void* first;
+  ir::DType dtype;
+
+  float Load(int64_t i) const {
+    return dtype == ir::DType::kF32
+               ? static_cast<const float*>(first)[i]
+               : Widen(static_cast<const uint16_t*>(first)[i]);
+  }
+  void Store(int64_t i, float x) const {
+    if (dtype == ir::DType::kF32) {
+      static_cast<float*>(first)[i] = x;
+    } else {
+      Narrow(x, static_cast<uint16_t*>(first)[i]);
+    }
+  }
+};
+
 // Transposes eight vectors of eight elements.
 FUSOR_INLINE void Transpose(Lanes<8>::Floats (&rows)[8]) {
   using Floats = Lanes<8>::Floats;
@@ -144,56 +179,72 @@ FUSOR_INLINE void Transpose(Lanes<8>::Floats (&rows)[8]) {
   }
 }
 
-// Transposes an image's planes of channels, `plane` elements apart, to
-// [pixels, lanes]. Lanes without a channel become 0.
-template <int kLanes, typename Element>
-FUSOR_INLINE void TransposePlanes(const Element* planes, int64_t plane,
-                                  int64_t channels, int64_t pixels, float* to) {
-  for (int64_t c = 0; c < kLanes; c += 8) {
-    int64_t p = 0;
-    for (; p + 8 <= pixels; p += 8) {
-      Lanes<8>::Floats block[8] = {};
+// Copies an element, rounded if `to` is bf16.
+FUSOR_INLINE void CopyElement(float from, float& to) { to = from; }
+FUSOR_INLINE void CopyElement(uint16_t from, float& to) { to = Widen(from); }
+FUSOR_INLINE void CopyElement(float from, uint16_t& to) { Narrow(from, to); }
+FUSOR_INLINE void CopyElement(uint16_t from, uint16_t& to) { to = from; }
+FUSOR_INLINE void CopyElement(uint32_t from, uint32_t& to) { to = from; }
+
+// Copies an image's planes of channels, `plane` elements apart, to pixels of
+// contiguous channels, `step` elements apart. Rounds to bf16.
+template <typename From, typename To>
+FUSOR_INLINE void TransposePlanes(const From* planes, int64_t plane,
+                                  int64_t channels, int64_t pixels, To* to,
+                                  int64_t step) {
+  int64_t p = 0;
+  for (; p + 8 <= pixels; p += 8) {
+    int64_t c = 0;
+    for (; c + 8 <= channels; c += 8) {
+      Lanes<8>::Floats block[8];
 #pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) {
-        if (c + i < channels) Load(planes + (c + i) * plane + p, block[i]);
-      }
+      for (int i = 0; i < 8; ++i) Load(planes + (c + i) * plane + p, block[i]);
       Transpose(block);
 #pragma GCC unroll 8
       for (int i = 0; i < 8; ++i) {
-        StoreExactly(to + (p + i) * kLanes + c, block[i]);
+        StoreRounded(to + (p + i) * step + c, block[i]);
       }
     }
-    for (; p < pixels; ++p) {
-      for (int64_t i = c; i < c + 8; ++i) {
-        to[p * kLanes + i] = i < channels ? Widen(planes[i * plane + p]) : 0;
+    for (; c < channels; ++c) {
+      for (int64_t i = p; i < p + 8; ++i) {
+        CopyElement(planes[c * plane + i], to[i * step + c]);
       }
+    }
+  }
+  for (; p < pixels; ++p) {
+    for (int64_t c = 0; c < channels; ++c) {
+      CopyElement(planes[c * plane + p], to[p * step + c]);
     }
   }
 }
 
-// The inverse, which rounds.
-template <int kLanes, typename Element>
-FUSOR_INLINE void TransposePixels(const float* from, int64_t pixels,
-                                  int64_t plane, int64_t channels,
-                                  Element* planes) {
-  for (int64_t c = 0; c < channels; c += 8) {
-    int64_t p = 0;
-    for (; p + 8 <= pixels; p += 8) {
+// The inverse.
+template <typename From, typename To>
+FUSOR_INLINE void TransposePixels(const From* from, int64_t step,
+                                  int64_t channels, int64_t pixels, To* planes,
+                                  int64_t plane) {
+  int64_t p = 0;
+  for (; p + 8 <= pixels; p += 8) {
+    int64_t c = 0;
+    for (; c + 8 <= channels; c += 8) {
       Lanes<8>::Floats block[8];
 #pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) Load(from + (p + i) * kLanes + c, block[i]);
+      for (int i = 0; i < 8; ++i) Load(from + (p + i) * step + c, block[i]);
       Transpose(block);
 #pragma GCC unroll 8
       for (int i = 0; i < 8; ++i) {
-        if (c + i < channels) {
-          StoreRounded(planes + (c + i) * plane + p, block[i]);
-        }
+        StoreRounded(planes + (c + i) * plane + p, block[i]);
       }
     }
-    for (; p < pixels; ++p) {
-      for (int64_t i = c; i < std::min(c + 8, channels); ++i) {
-        Narrow(from[p * kLanes + i], planes[i * plane + p]);
+    for (; c < channels; ++c) {
+      for (int64_t i = p; i < p + 8; ++i) {
+        CopyElement(from[i * step + c], planes[c * plane + i]);
       }
+    }
+  }
+  for (; p < pixels; ++p) {
+    for (int64_t c = 0; c < channels; ++c) {
+      CopyElement(from[p * step + c], planes[c * plane + p]);
     }
   }
 }
