@@ -11,7 +11,7 @@
 #include "runtime/backend/backend.h"
 #include "runtime/backend/build_id.h"
 #include "runtime/cpu/cpu_device.h"
-#include "runtime/cpu/gloo_exchange.h"
+#include "runtime/cpu/gloo/gloo_exchange.h"
 
 namespace fusor::cpu {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "ir/support/error.h"
-#include "runtime/cpu/gloo_context.h"
-#include "runtime/cpu/gloo_exchange.h"
+#include "runtime/cpu/gloo/gloo_context.h"
+#include "runtime/cpu/gloo/gloo_exchange.h"
 #include "runtime/cpu/reduce_kernels.h"
 #include "runtime/cpu/thread_team.h"
 

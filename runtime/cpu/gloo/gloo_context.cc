@@ -1,4 +1,4 @@
-#include "runtime/cpu/gloo_context.h"
+#include "runtime/cpu/gloo/gloo_context.h"
 
 #include <gloo/common/error.h>
 #include <gloo/transport/context.h>

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runtime/backend/communicator.h"
-#include "runtime/cpu/gloo_context.h"
+#include "runtime/cpu/gloo/gloo_context.h"
 #include "runtime/distributed/tcp_store.h"
 #include "runtime/distributed/threaded_communicator.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/cpu/gloo_exchange.h"
+#include "runtime/cpu/gloo/gloo_exchange.h"
 
 #include <gloo/transport/unbound_buffer.h>
 #include <gloo/types.h>
