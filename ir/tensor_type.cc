@@ -197,19 +197,27 @@ bool SamePhysicalOrder(const TensorType& a, const TensorType& b) {
   return NormalAxes(a) == NormalAxes(b);
 }
 
+std::vector<int64_t> InversePermutation(std::span<const int64_t> permutation) {
+  std::vector<int64_t> inverse(permutation.size());
+  for (size_t d = 0; d < permutation.size(); ++d) {
+    inverse[permutation[d]] = static_cast<int64_t>(d);
+  }
+  return inverse;
+}
+
 Layout TransposedLayout(const Layout& layout,
                         std::span<const int64_t> permutation) {
-  std::vector<int> result_dim(permutation.size());
-  for (size_t d = 0; d < permutation.size(); ++d) {
-    result_dim[permutation[d]] = static_cast<int>(d);
-  }
+  const std::vector<int64_t> result_dim = InversePermutation(permutation);
   Layout result{.order = layout.order, .tiles = layout.tiles};
   if (result.order.empty()) {
     result.order.resize(permutation.size());
     std::iota(result.order.begin(), result.order.end(), 0);
   }
-  for (int& dim : result.order) dim = result_dim[dim];
-  for (Layout::Tile& tile : result.tiles) tile.dim = result_dim[tile.dim];
+  const auto of_result = [&](int dim) {
+    return static_cast<int>(result_dim[dim]);
+  };
+  for (int& dim : result.order) dim = of_result(dim);
+  for (Layout::Tile& tile : result.tiles) tile.dim = of_result(tile.dim);
   return Canonical(std::move(result));
 }
 

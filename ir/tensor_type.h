@@ -92,6 +92,9 @@ std::vector<PhysicalAxis> PhysicalAxes(const TensorType& type);
 // Returns whether equal logical indices have equal offsets in both.
 bool SamePhysicalOrder(const TensorType& a, const TensorType& b);
 
+// Returns the permutation that undoes this one.
+std::vector<int64_t> InversePermutation(std::span<const int64_t> permutation);
+
 // Returns the layout in which a transpose's result is stored like its operand,
 // which has `layout`. Result dimension i is operand dimension permutation[i].
 Layout TransposedLayout(const Layout& layout,

@@ -68,12 +68,7 @@ std::vector<TensorType> InferTranspose(Types in, const Attrs& attrs) {
 }
 
 Grads GradTranspose(Builder& b, const Node& n, DOutputs d) {
-  const Ints& permutation = n.attrs().Ints("permutation");
-  Ints inverse(permutation.size());
-  for (size_t i = 0; i < permutation.size(); ++i) {
-    inverse[permutation[i]] = static_cast<int64_t>(i);
-  }
-  return {b.Transpose(d[0], inverse)};
+  return {b.Transpose(d[0], InversePermutation(n.attrs().Ints("permutation")))};
 }
 
 std::vector<TensorType> InferSlice(Types in, const Attrs& attrs) {

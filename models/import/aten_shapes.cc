@@ -130,12 +130,8 @@ Values Permute(AtenCall& call) {
   return {call.b().Transpose(x, PermutationOf(call, RankOf(x)))};
 }
 Value* WritePermuted(AtenCall& call, Value* base, Value* part, size_t) {
-  const std::vector<int64_t> order = PermutationOf(call, RankOf(base));
-  std::vector<int64_t> inverse(order.size());
-  for (size_t i = 0; i < order.size(); ++i) {
-    inverse[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
-  }
-  return call.b().Transpose(part, inverse);
+  return call.b().Transpose(
+      part, ir::InversePermutation(PermutationOf(call, RankOf(base))));
 }
 
 Values Same(AtenCall& call) { return {call.Tensor("self")}; }

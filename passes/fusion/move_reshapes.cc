@@ -29,6 +29,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <unordered_set>
 #include <utility>
@@ -143,14 +144,11 @@ Ints OperandDims(const Node& node, size_t i) {
       (node.kind() == OpKind::kGather && i == 0)) {
     return node.attrs().Ints("dims");
   }
-  const size_t rank = node.input(i)->type().rank();
-  Ints dims(rank);
-  for (size_t d = 0; d < rank; ++d) dims[d] = static_cast<int64_t>(d);
-  if (node.kind() != OpKind::kTranspose) return dims;
-  const Ints& permutation = node.attrs().Ints("permutation");
-  for (size_t d = 0; d < rank; ++d) {
-    dims[permutation[d]] = static_cast<int64_t>(d);
+  if (node.kind() == OpKind::kTranspose) {
+    return ir::InversePermutation(node.attrs().Ints("permutation"));
   }
+  Ints dims(node.input(i)->type().rank());
+  std::iota(dims.begin(), dims.end(), 0);
   return dims;
 }
 

@@ -40,14 +40,6 @@ void SetLayout(Value& value, const Layout& layout) {
   value.set_type(type);
 }
 
-std::vector<int64_t> Inverse(const std::vector<int64_t>& permutation) {
-  std::vector<int64_t> inverse(permutation.size());
-  for (size_t d = 0; d < permutation.size(); ++d) {
-    inverse[permutation[d]] = static_cast<int64_t>(d);
-  }
-  return inverse;
-}
-
 class TransposeFolder {
  public:
   TransposeFolder(Graph& graph, PassContext& context)
@@ -82,7 +74,8 @@ class TransposeFolder {
     return !fused && Fold(*operand,
                           ir::TransposedLayout(
                               transpose.output()->type().layout,
-                              Inverse(transpose.attrs().Ints("permutation"))),
+                              ir::InversePermutation(
+                                  transpose.attrs().Ints("permutation"))),
                           {producer});
   }
 
