@@ -12,6 +12,11 @@ constexpr int64_t kMaxRun = 512;
 // A reduction with too few tasks is split if it has at least so many points.
 constexpr int64_t kSplitElements = 16384;
 constexpr int64_t kMaxChunks = 64;
+// On a CPU, one vector of many in each row would use some bytes of many cache
+// lines. A chunk of at most so many elements stays in a cache for the next
+// vector. Has effect if all elements do not.
+constexpr int64_t kCachedElements = 65536;
+constexpr int64_t kMaxCachedChunks = 256;
 // A GPU has more threads to occupy and combines chunks in parallel.
 constexpr int64_t kMaxBlockChunks = 1024;
 // Threads per block that combines chunks: kElementThreads if a block combines
@@ -68,6 +73,7 @@ class LoopPlanner {
   void PlanCombination();
   int64_t MaxRows() const;
   int RowedAxis();
+  bool IsStrided() const;
   int64_t MaxChunks(size_t nest_axis) const;
   int64_t Chunks(int64_t extent, int64_t wanted, int64_t limit) const;
   void PlanFolded(size_t nest_axis, bool first, bool last, Parts* parts);
@@ -292,10 +298,17 @@ void LoopPlanner::PlanCombination() {
   }
 }
 
+// Whether a task on a CPU reads one vector of several in each row.
+bool LoopPlanner::IsStrided() const {
+  const int fastest = nest_.fastest();
+  return !target_.simt && fastest >= 0 && !nest_.axes()[fastest].folded &&
+         nest_.axes()[fastest].extent > kernel_.lanes;
+}
+
 // Returns the maximal number of chunks of a reduction axis. A thread reduces
 // kMinRun elements, along this axis or a faster one.
 int64_t LoopPlanner::MaxChunks(size_t nest_axis) const {
-  if (!target_.simt) return kMaxChunks;
+  if (!target_.simt) return IsStrided() ? kMaxCachedChunks : kMaxChunks;
   const auto axis = static_cast<int>(nest_axis);
   const std::vector<LoopAxis>& axes = nest_.axes();
   int64_t turn = kMinRun;
@@ -325,8 +338,9 @@ int64_t LoopPlanner::Chunks(int64_t extent, int64_t wanted,
 }
 
 // Splits a reduction axis. The first axis gets a chunk part if the grid has too
-// few tasks. The last axis gets an outer and an inner part if its run would
-// exceed kMaxRun. On a GPU one axis gets rows.
+// few tasks, or if a task would read one vector of many in each row. The last
+// axis gets an outer and an inner part if its run would exceed kMaxRun. On a
+// GPU one axis gets rows.
 void LoopPlanner::PlanFolded(size_t nest_axis, bool first, bool last,
                              Parts* parts) {
   const LoopAxis& axis = nest_.axes()[nest_axis];
@@ -335,8 +349,14 @@ void LoopPlanner::PlanFolded(size_t nest_axis, bool first, bool last,
   int64_t elements = plan_.kept_elements;
   for (const LoopAxis& a : nest_.axes()) elements *= a.folded ? a.extent : 1;
   const int64_t tasks = KeptTasks();
-  if (first && tasks < 2 * target_.threads && elements >= kSplitElements) {
-    const int64_t wanted = (4 * target_.threads + tasks - 1) / tasks;
+  int64_t wanted = 1;
+  if (tasks < 2 * target_.threads && elements >= kSplitElements) {
+    wanted = (4 * target_.threads + tasks - 1) / tasks;
+  }
+  if (IsStrided() && elements >= 8 * kCachedElements) {
+    wanted = std::max(wanted, elements / kCachedElements);
+  }
+  if (first && wanted > 1) {
     const int64_t chunks = Chunks(extent, wanted, MaxChunks(nest_axis));
     if (chunks > 1) {
       plan_.chunk_axis = builder_.AddAxis(axis.name + "_chunk", chunks);

@@ -425,6 +425,30 @@ TEST(LowerFusion, SplitsAReductionThatHasTooFewTasks) {
   EXPECT_GE(NumTasks(lowered.kernel, lowered.kernel.phases[0]), 16);
 }
 
+// A task would use one vector of each row, and leave the rest of its cache
+// lines to another task. With few elements, all stay in a cache.
+TEST(LowerFusion, SplitsAReductionOverRowsOfSeveralVectors) {
+  const auto chunks = [](int64_t rows, int64_t columns) -> int64_t {
+    ir::Graph graph;
+    ir::Builder b(graph);
+    ir::Value* x = graph.AddInput({ir::DType::kF32, {rows, columns}, {}},
+                                  ir::InputRole::kData, "x");
+    graph.AddOutput(b.ReduceSum(x, {0}), "y");
+    const test::BareTarget queries;
+    passes::PassContext context(queries, {});
+    passes::Fuse(graph, context);
+    const Kernel kernel =
+        LowerFusion(*graph.nodes()[0], ir::WithThreads(queries.target(), 2))
+            .kernel;
+    for (const Axis& axis : kernel.axes) {
+      if (axis.name.ends_with("_chunk")) return axis.extent;
+    }
+    return 1;
+  };
+  EXPECT_EQ(chunks(int64_t{1} << 14, 80), 32);
+  EXPECT_EQ(chunks(1024, 80), 1);
+}
+
 // One block per channel combines the chunks' partial sums, all sums in one
 // loop. With one block for all lanes, there would be only one.
 TEST(LowerFusion, ABlockOfAGpuCombinesTheChunksOfOneChannel) {
