@@ -27,10 +27,6 @@ constexpr int64_t kMostTerms = 64;
 // Pixels of the target are computed in groups of this size.
 constexpr int64_t kPixels = 8;
 
-bool IsKnown(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kBF16;
-}
-
 bool Applies(const Convolution& conv, const ir::Attrs& attrs) {
   const int64_t channels = conv.x.shape[1];
   const int64_t groups = attrs.Int("groups");
@@ -39,8 +35,8 @@ bool Applies(const Convolution& conv, const ir::Attrs& attrs) {
   return groups > 1 && conv.y.shape[1] == channels && !relu &&
          per_group <= kMostPerGroup && kMostPerGroup % per_group == 0 &&
          conv.weight.shape[2] * per_group <= kMostTerms &&
-         IsKnown(conv.x.dtype) && conv.y.dtype == conv.x.dtype &&
-         IsKnown(conv.weight.dtype);
+         HasOwnCalls(conv.x.dtype) && conv.y.dtype == conv.x.dtype &&
+         HasOwnCalls(conv.weight.dtype);
 }
 
 struct Layouts {
@@ -53,10 +49,6 @@ Layouts LayoutsFor(const Convolution& conv, int64_t block) {
   const Layout blocked = BlockedLayout(conv.x.shape, block);
   if (blocked.is_row_major() || conv.weight.shape[1] > 1) return {blocked, {}};
   return {blocked, Layout{{0, 1, 2, 3}, {{0, block}}}};
-}
-
-int64_t RoundUp(int64_t n, int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
 }
 
 // Sets the geometry of the ring's rows. An input gradient has the filter's
@@ -170,7 +162,7 @@ std::optional<GroupedPlan> PlanGrouped(const codegen::LibraryCall& call) {
   const bool bias = call.operands.size() == 3;
   if ((!plain && layout != blocked) || conv.y.layout != layout ||
       conv.weight.layout != weight ||
-      (bias && !IsKnown(call.operands[2].dtype))) {
+      (bias && !HasOwnCalls(call.operands[2].dtype))) {
     return std::nullopt;
   }
   return Plan(conv, layout, call.attrs);

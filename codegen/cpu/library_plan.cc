@@ -15,8 +15,7 @@ bool CanPool(const ir::TensorType& x) {
   const auto is_channel = [](const ir::Layout::Tile& tile) {
     return tile.dim == 1;
   };
-  return (x.dtype == ir::DType::kF32 || x.dtype == ir::DType::kBF16) &&
-         x.layout.tiles.size() <= 1 &&
+  return HasOwnCalls(x.dtype) && x.layout.tiles.size() <= 1 &&
          std::all_of(x.layout.tiles.begin(), x.layout.tiles.end(), is_channel);
 }
 

@@ -30,22 +30,14 @@ constexpr int64_t kPlaneBytes = 4096;
 constexpr int64_t kVector = 32;
 constexpr int64_t kTileElements = 48;
 
-bool IsKnown(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kBF16;
-}
-
 bool Applies(const Convolution& conv, const ir::Attrs& attrs) {
   const int64_t groups = attrs.Int("groups");
   const int64_t in = conv.x.shape[1] / groups;
   const int64_t out = conv.y.shape[1] / groups;
   const bool relu = conv.kind == ConvKind::kForward && attrs.Bool("relu");
   return groups > 1 && !relu && std::min(in, out) >= kFewestPerGroup &&
-         std::max(in, out) <= kMostPerGroup && IsKnown(conv.x.dtype) &&
-         conv.y.dtype == conv.x.dtype && IsKnown(conv.weight.dtype);
-}
-
-int64_t RoundUp(int64_t n, int64_t multiple) {
-  return CeilDiv(n, multiple) * multiple;
+         std::max(in, out) <= kMostPerGroup && HasOwnCalls(conv.x.dtype) &&
+         conv.y.dtype == conv.x.dtype && HasOwnCalls(conv.weight.dtype);
 }
 
 int64_t FloorDiv(int64_t a, int64_t b) {
@@ -228,7 +220,7 @@ std::optional<PlaneConvPlan> PlanPlaneConv(const codegen::LibraryCall& call) {
   const bool bias = call.operands.size() == 3;
   if (!is_known(conv.x) || !is_known(conv.y) ||
       !conv.weight.layout.is_row_major() ||
-      (bias && !IsKnown(call.operands[2].dtype))) {
+      (bias && !HasOwnCalls(call.operands[2].dtype))) {
     return std::nullopt;
   }
   return Plan(conv, call.attrs);

@@ -2,6 +2,10 @@
 
 namespace fusor::cpu {
 
+bool HasOwnCalls(ir::DType dtype) {
+  return dtype == ir::DType::kF32 || dtype == ir::DType::kBF16;
+}
+
 VectorIsa WidestIsa() {
   if (__builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") &&

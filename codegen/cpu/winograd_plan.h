@@ -25,6 +25,9 @@ inline constexpr int64_t kWinogradBlock = 16;  // channels
 inline constexpr int64_t kWinogradGroup = 4;
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t RoundUp(int64_t n, int64_t multiple) {
+  return CeilDiv(n, multiple) * multiple;
+}
 
 // A 3x3 convolution of stride 1. A data gradient has this form too: its input
 // is the result's gradient, padded by 2 - pad.

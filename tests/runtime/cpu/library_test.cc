@@ -419,70 +419,71 @@ TEST(CpuLibraryTest, ConvolutionsOfGroupsAcrossBlocksAreInPlanes) {
   }
 }
 
-// Tails of blocks, of groups of pixels and of both; rows and columns between
-// those that a strided filter meets.
-TEST(CpuLibraryTest, ConvolutionsOfFewChannelsPerGroup) {
-  const Layout row_major, channels_last{{0, 2, 3, 1}, {}};
-  struct Case {
-    int64_t groups, per_group, size, kernel, stride, pad, dilation, width;
-    bool bias = false;
-  };
-  const Case cases[] = {
-      {58, 1, 14, 3, 1, 1, 1, 14},      {58, 1, 15, 3, 2, 1, 1, 20, true},
-      {32, 1, 7, 5, 1, 2, 1, 7, true},  {32, 1, 12, 7, 3, 2, 2, 13},
-      {16, 2, 9, 3, 2, 1, 1, 11, true}, {5, 2, 8, 4, 3, 0, 1, 10},
-      {8, 4, 9, 3, 1, 1, 1, 17, true},  {7, 4, 8, 3, 2, 1, 1, 8},
-      {4, 4, 10, 3, 2, 1, 2, 12},       {3, 4, 6, 3, 1, 1, 1, 9},
-      {16, 1, 1, 1, 1, 0, 1, 1},        {9, 1, 1, 3, 1, 2, 1, 1},
-      {16, 1, 9, 2, 2, 0, 3, 9},        {16, 2, 5, 1, 3, 0, 1, 40}};
-  for (const Case& c : cases) {
-    for (DType dtype : {DType::kF32, DType::kBF16}) {
-      const int64_t channels = c.groups * c.per_group;
-      const ConvCase geometry{.n = 3,
-                              .c = channels,
-                              .o = channels,
-                              .size = c.size,
-                              .kernel = c.kernel,
-                              .stride = c.stride,
-                              .pad = c.pad,
-                              .dilation = c.dilation,
-                              .groups = c.groups,
-                              .bias = c.bias,
-                              .width = c.width};
-      for (const auto& one : ConvNodes(geometry, dtype)) {
-        std::vector<Layout> layouts{row_major, channels_last};
-        for (const char* blocked : {"aBcd8b", "aBcd16b"}) {
-          const Layout layout = ir::ParseLayout(blocked);
-          if (channels % layout.tiles[0].size == 0) layouts.push_back(layout);
+struct GroupedCase {
+  int64_t groups, in, out, size, kernel, stride, pad, dilation, width;
+  bool bias = false;
+};
+
+// Runs the convolution and its gradients by one of fusor's own algorithms, with
+// images in every layout.
+void ExpectGroupedClose(const GroupedCase& c, const std::string& algorithm) {
+  const ConvCase geometry{.n = 3,
+                          .c = c.groups * c.in,
+                          .o = c.groups * c.out,
+                          .size = c.size,
+                          .kernel = c.kernel,
+                          .stride = c.stride,
+                          .pad = c.pad,
+                          .dilation = c.dilation,
+                          .groups = c.groups,
+                          .bias = c.bias,
+                          .width = c.width};
+  std::vector<Layout> layouts{{}, {{0, 2, 3, 1}, {}}};
+  for (const char* blocked : {"aBcd8b", "aBcd16b"}) {
+    const Layout layout = ir::ParseLayout(blocked);
+    const int64_t block = layout.tiles[0].size;
+    if (geometry.c % block == 0 && geometry.o % block == 0) {
+      layouts.push_back(layout);
+    }
+  }
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const auto& one : ConvNodes(geometry, dtype)) {
+      for (const Layout& layout : layouts) {
+        Layout weight;
+        if (!layout.tiles.empty() && c.in == 1) {
+          weight = {{0, 1, 2, 3}, {{0, layout.tiles[0].size}}};
         }
-        for (const Layout& layout : layouts) {
-          Layout weight;
-          if (!layout.tiles.empty() && c.per_group == 1) {
-            weight = {{0, 1, 2, 3}, {{0, layout.tiles[0].size}}};
-          }
-          const bool gradient = one->node->op_name() == "conv2d_grad_weight";
-          std::vector<Layout> operands{layout, gradient ? layout : weight};
-          if (one->node->num_inputs() == 3) operands.emplace_back();
-          LibraryCall call =
-              one->Call(operands, {gradient ? weight : layout}, "grouped");
-          Cpu::Get().compiler().PrepareCall(call);
-          EXPECT_THAT(call.implementation, HasSubstr("fusor_grouped"));
-          ExpectClose(*one, call);
-        }
+        const bool gradient = one->node->op_name() == "conv2d_grad_weight";
+        std::vector<Layout> operands{layout, gradient ? layout : weight};
+        if (one->node->num_inputs() == 3) operands.emplace_back();
+        LibraryCall call =
+            one->Call(operands, {gradient ? weight : layout}, algorithm);
+        Cpu::Get().compiler().PrepareCall(call);
+        EXPECT_THAT(call.implementation, HasSubstr("fusor_" + algorithm));
+        ExpectClose(*one, call);
       }
     }
   }
 }
 
+// Tails of blocks, of groups of pixels and of both; rows and columns between
+// those that a strided filter meets.
+TEST(CpuLibraryTest, ConvolutionsOfFewChannelsPerGroup) {
+  const GroupedCase cases[] = {
+      {58, 1, 1, 14, 3, 1, 1, 1, 14},      {58, 1, 1, 15, 3, 2, 1, 1, 20, true},
+      {32, 1, 1, 7, 5, 1, 2, 1, 7, true},  {32, 1, 1, 12, 7, 3, 2, 2, 13},
+      {16, 2, 2, 9, 3, 2, 1, 1, 11, true}, {5, 2, 2, 8, 4, 3, 0, 1, 10},
+      {8, 4, 4, 9, 3, 1, 1, 1, 17, true},  {7, 4, 4, 8, 3, 2, 1, 1, 8},
+      {4, 4, 4, 10, 3, 2, 1, 2, 12},       {3, 4, 4, 6, 3, 1, 1, 1, 9},
+      {16, 1, 1, 1, 1, 1, 0, 1, 1},        {9, 1, 1, 1, 3, 1, 2, 1, 1},
+      {16, 1, 1, 9, 2, 2, 0, 3, 9},        {16, 2, 2, 5, 1, 3, 0, 1, 40}};
+  for (const GroupedCase& c : cases) ExpectGroupedClose(c, "grouped");
+}
+
 // Other numbers of channels before and after, tails of tiles and of vectors,
 // groups that are no whole blocks, strides, and filters beyond the image.
 TEST(CpuLibraryTest, GroupedConvolutionsInPlanes) {
-  const Layout row_major, channels_last{{0, 2, 3, 1}, {}};
-  struct Case {
-    int64_t groups, in, out, size, kernel, stride, pad, dilation, width;
-    bool bias = false;
-  };
-  const Case cases[] = {
+  const GroupedCase cases[] = {
       {3, 24, 24, 14, 3, 1, 1, 1, 14}, {3, 24, 24, 15, 3, 2, 1, 1, 20, true},
       {2, 16, 32, 7, 3, 1, 1, 1, 7},   {4, 8, 12, 9, 5, 2, 2, 1, 11, true},
       {2, 64, 64, 5, 1, 1, 0, 1, 33},  {2, 40, 24, 8, 1, 2, 0, 1, 9, true},
@@ -490,41 +491,7 @@ TEST(CpuLibraryTest, GroupedConvolutionsInPlanes) {
       {16, 3, 5, 6, 3, 1, 1, 1, 5},    {2, 16, 16, 1, 3, 1, 1, 1, 1},
       {2, 32, 8, 1, 1, 1, 0, 1, 1},    {2, 24, 24, 56, 3, 2, 1, 1, 56},
       {2, 6, 6, 4, 2, 3, 0, 1, 60},    {2, 16, 16, 5, 3, 2, 3, 3, 6, true}};
-  for (const Case& c : cases) {
-    for (DType dtype : {DType::kF32, DType::kBF16}) {
-      const ConvCase geometry{.n = 3,
-                              .c = c.groups * c.in,
-                              .o = c.groups * c.out,
-                              .size = c.size,
-                              .kernel = c.kernel,
-                              .stride = c.stride,
-                              .pad = c.pad,
-                              .dilation = c.dilation,
-                              .groups = c.groups,
-                              .bias = c.bias,
-                              .width = c.width};
-      for (const auto& one : ConvNodes(geometry, dtype)) {
-        std::vector<Layout> layouts{row_major, channels_last};
-        for (const char* blocked : {"aBcd8b", "aBcd16b"}) {
-          const Layout layout = ir::ParseLayout(blocked);
-          const int64_t block = layout.tiles[0].size;
-          if (geometry.c % block == 0 && geometry.o % block == 0) {
-            layouts.push_back(layout);
-          }
-        }
-        for (const Layout& layout : layouts) {
-          const bool gradient = one->node->op_name() == "conv2d_grad_weight";
-          std::vector<Layout> operands{layout, gradient ? layout : row_major};
-          if (one->node->num_inputs() == 3) operands.emplace_back();
-          LibraryCall call =
-              one->Call(operands, {gradient ? row_major : layout}, "planes");
-          Cpu::Get().compiler().PrepareCall(call);
-          EXPECT_THAT(call.implementation, HasSubstr("fusor_planes"));
-          ExpectClose(*one, call);
-        }
-      }
-    }
-  }
+  for (const GroupedCase& c : cases) ExpectGroupedClose(c, "planes");
 }
 
 TEST(CpuLibraryTest, ForwardAndGradientShareTheWeightLayoutInFp32) {
