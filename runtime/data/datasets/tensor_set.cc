@@ -36,8 +36,8 @@ ir::TensorSource Take(const std::string& path, const Safetensors& file,
               "{}: expected tensors input and target, got {}", path,
               file.tensors.empty()
                   ? "none"
-                  : Join(file.tensors, ", ",
-                         [](const auto& other) { return other.name; }));
+                  : fusor::Join(file.tensors, ", ",
+                                [](const auto& other) { return other.name; }));
   FUSOR_CHECK(tensor->type.rank() > 0, kData,
               "{}: tensor {}: expected a dimension of samples, got a scalar",
               path, name);
