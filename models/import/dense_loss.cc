@@ -169,9 +169,9 @@ class DenseLoss {
     FUSOR_CHECK(!sample_.empty(), kGraph,
                 "{}: first result: expected logits [{},C,..], got {}", path_,
                 options_.batch, ToString(results_[0]->type()));
-    FUSOR_CHECK(classes_ == options_.num_classes, kUsage,
-                "--num-classes {}: expected {}, the classes of {}",
-                options_.num_classes, classes_, ToString(results_[0]->type()));
+    FUSOR_CHECK(classes_ == options_.num_classes, kGraph,
+                "{}: first result: expected {} classes (--num-classes), got {}",
+                path_, options_.num_classes, ToString(results_[0]->type()));
     Value* given = Input("labels", DType::kI32, points_);
     Value* labels =
         HasRows() ? b_.Reshape(given, {given->type().num_elements()}) : given;

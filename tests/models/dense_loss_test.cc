@@ -197,8 +197,9 @@ TEST_P(DenseLossTest, MixupAndOtherClassesAreErrors) {
   // The last layer is the embedding, which is not replaced.
   options.mixup = false;
   options.num_classes = 12;
-  EXPECT_THAT([&] { model_.build(Phase::kTrain, options); },
-              ThrowsMessage<Error>(HasSubstr("--num-classes 12: expected 11")));
+  EXPECT_THAT(
+      [&] { model_.build(Phase::kTrain, options); },
+      ThrowsMessage<Error>(HasSubstr("expected 12 classes (--num-classes)")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DenseLossTest,

@@ -8,7 +8,7 @@ import shutil
 import struct
 import unittest
 
-from cli_case import DATA, USAGE, CliTest
+from cli_case import DATA, GRAPH, USAGE, CliTest
 from safetensors_file import read, write
 
 EXPORTS = pathlib.Path(__file__).parents[1] / "golden/torch_export"
@@ -267,7 +267,7 @@ class BadTensorsTest(TensorsTest):
         self.fails(USAGE, ["--label-smoothing 0.1", "got values"], "train",
                    self.values, "-a", PIXELS, "--loss", "mse",
                    "--label-smoothing", "0.1")
-        self.fails(USAGE, ["--num-classes 12: expected 11"], "train",
+        self.fails(GRAPH, ["expected 12 classes (--num-classes)"], "train",
                    self.tokens, "-a", TOKENS, "--num-classes", "12")
 
     def test_images_and_tensors_are_not_confused(self):
