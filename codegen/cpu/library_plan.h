@@ -47,12 +47,11 @@ struct LibraryPlan {
 };
 
 // Chooses fusor's own Winograd, im2col, grouped, planes, max_pool or
-// max_pool_grad if
-// the call is for one of them, else oneDNN if it supports the op and types,
-// else the interpreter. The interpreter also runs all library fusions. Throws
-// kGraph if algorithm "winograd" does not exist for the call, or if images are
-// too large for oneDNN. The plan holds for the current number of threads of the
-// calling thread's OpenMP regions (ThreadCount).
+// max_pool_grad if the call is for one of them, else oneDNN if it supports the
+// op and types, else the interpreter. The interpreter also runs all library
+// fusions. Throws kGraph if algorithm "winograd" does not exist for the call,
+// or if images are too large for oneDNN. The plan holds for the current number
+// of threads of the calling thread's OpenMP regions (ThreadCount).
 LibraryPlan PlanLibraryCall(const codegen::LibraryCall& call);
 
 // Returns the candidates for a convolution, a pooling node, a matmul, or a copy

@@ -85,7 +85,8 @@ struct PlaneConvPlan {
   int64_t group_weights() const {
     return tiles() * tile() * all_taps() * source_planes();
   }
-  // Of all groups and ranges, up to a cache line.
+  // The weights of all groups, or their gradients of all ranges, padded to a
+  // cache line.
   int64_t weights() const {
     return (ranges * groups * group_weights() + 15) / 16 * 16;
   }

@@ -255,7 +255,8 @@ int BodyEmitter::EvalIndex(const ir::DimMap& map) {
   return builder_.Define(std::move(stmt), DType::kI64);
 }
 
-// What it returns outside of the tensor is not used.
+// Loads an element of a padded operand. Where the index is outside of the
+// operand, EvalPad does not select the loaded element.
 int BodyEmitter::LoadInside(int buffer, const Access& access) {
   const std::vector<size_t> dims = BoundedDims(access, domain_.extents);
   std::vector<IndexedTerm> indexed;

@@ -12,9 +12,9 @@ constexpr int64_t kMaxRun = 512;
 // A reduction with too few tasks is split if it has at least so many points.
 constexpr int64_t kSplitElements = 16384;
 constexpr int64_t kMaxChunks = 64;
-// On a CPU, one vector of many in each row would use some bytes of many cache
-// lines. A chunk of at most so many elements stays in a cache for the next
-// vector. Has effect if all elements do not.
+// A task on a CPU that reads one vector of each row uses a part of many cache
+// lines. With chunks of about this size, the lines are still cached when the
+// tasks of the next vectors read them. Eight such chunks no longer fit.
 constexpr int64_t kCachedElements = 65536;
 constexpr int64_t kMaxCachedChunks = 256;
 // A GPU has more threads to occupy and combines chunks in parallel.

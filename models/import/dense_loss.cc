@@ -153,7 +153,7 @@ class DenseLoss {
                          "loss_sum");
   }
 
-  // Of rank 3, the classes are in the last dimension. The points of all samples
+  // A result of rank 3 has its classes in the last dimension. Its points
   // become rows.
   bool HasRows() const { return sample_.size() == 2; }
   Value* Logits(Value* result) {

@@ -23,7 +23,7 @@ struct ImportedProgram {
 // Returns the tensor given for an input, which determines symbolic extents.
 using GivenTensor = std::function<const ir::NamedTensor&(const std::string&)>;
 
-// What a file tells about a model. -1 is a symbolic extent.
+// What is known about a model from its file. An extent of -1 is symbolic.
 struct ImportedInterface {
   std::vector<ir::TensorType> inputs;
   size_t rank = 2;          // of the first result

@@ -376,7 +376,7 @@ template <int kLanes, typename Element>
 FUSOR_INLINE void TransposeBlock(const Image<Element>& image, int64_t pixels,
                                  float* to) {
   if (image.channels < kLanes) std::fill_n(to, pixels * kLanes, 0.0F);
-  TransposePlanes(image.first, image.plane_step, image.channels, pixels, to,
+  TransposeMatrix(image.first, image.plane_step, image.channels, pixels, to,
                   int64_t{kLanes});
 }
 
@@ -434,8 +434,8 @@ FUSOR_INLINE void Convolve(const GroupedPlan& plan,
     }
   }
   if (transposed) {
-    TransposePixels(part.target, int64_t{kLanes}, target.channels,
-                    plan.target_pixels, target.first, target.plane_step);
+    TransposeMatrix(part.target, int64_t{kLanes}, plan.target_pixels,
+                    target.channels, target.first, target.plane_step);
   }
 }
 

@@ -186,65 +186,36 @@ FUSOR_INLINE void CopyElement(float from, uint16_t& to) { Narrow(from, to); }
 FUSOR_INLINE void CopyElement(uint16_t from, uint16_t& to) { to = from; }
 FUSOR_INLINE void CopyElement(uint32_t from, uint32_t& to) { to = from; }
 
-// Copies an image's planes of channels, `plane` elements apart, to pixels of
-// contiguous channels, `step` elements apart. Rounds to bf16.
+// Transposes a matrix whose rows are `from_step` elements apart to one whose
+// rows are `to_step` elements apart, such as planes of channels to pixels of
+// contiguous channels. Rounds to bf16.
 template <typename From, typename To>
-FUSOR_INLINE void TransposePlanes(const From* planes, int64_t plane,
-                                  int64_t channels, int64_t pixels, To* to,
-                                  int64_t step) {
-  int64_t p = 0;
-  for (; p + 8 <= pixels; p += 8) {
-    int64_t c = 0;
-    for (; c + 8 <= channels; c += 8) {
+FUSOR_INLINE void TransposeMatrix(const From* from, int64_t from_step,
+                                  int64_t rows, int64_t columns, To* to,
+                                  int64_t to_step) {
+  int64_t c = 0;
+  for (; c + 8 <= columns; c += 8) {
+    int64_t r = 0;
+    for (; r + 8 <= rows; r += 8) {
       Lanes<8>::Floats block[8];
 #pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) Load(planes + (c + i) * plane + p, block[i]);
+      for (int i = 0; i < 8; ++i)
+        Load(from + (r + i) * from_step + c, block[i]);
       Transpose(block);
 #pragma GCC unroll 8
       for (int i = 0; i < 8; ++i) {
-        StoreRounded(to + (p + i) * step + c, block[i]);
+        StoreRounded(to + (c + i) * to_step + r, block[i]);
       }
     }
-    for (; c < channels; ++c) {
-      for (int64_t i = p; i < p + 8; ++i) {
-        CopyElement(planes[c * plane + i], to[i * step + c]);
-      }
-    }
-  }
-  for (; p < pixels; ++p) {
-    for (int64_t c = 0; c < channels; ++c) {
-      CopyElement(planes[c * plane + p], to[p * step + c]);
-    }
-  }
-}
-
-// The inverse.
-template <typename From, typename To>
-FUSOR_INLINE void TransposePixels(const From* from, int64_t step,
-                                  int64_t channels, int64_t pixels, To* planes,
-                                  int64_t plane) {
-  int64_t p = 0;
-  for (; p + 8 <= pixels; p += 8) {
-    int64_t c = 0;
-    for (; c + 8 <= channels; c += 8) {
-      Lanes<8>::Floats block[8];
-#pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) Load(from + (p + i) * step + c, block[i]);
-      Transpose(block);
-#pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) {
-        StoreRounded(planes + (c + i) * plane + p, block[i]);
-      }
-    }
-    for (; c < channels; ++c) {
-      for (int64_t i = p; i < p + 8; ++i) {
-        CopyElement(from[i * step + c], planes[c * plane + i]);
+    for (; r < rows; ++r) {
+      for (int64_t i = c; i < c + 8; ++i) {
+        CopyElement(from[r * from_step + i], to[i * to_step + r]);
       }
     }
   }
-  for (; p < pixels; ++p) {
-    for (int64_t c = 0; c < channels; ++c) {
-      CopyElement(from[p * step + c], planes[c * plane + p]);
+  for (; c < columns; ++c) {
+    for (int64_t r = 0; r < rows; ++r) {
+      CopyElement(from[r * from_step + c], to[c * to_step + r]);
     }
   }
 }

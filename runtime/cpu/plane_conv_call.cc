@@ -213,7 +213,7 @@ FUSOR_INLINE void CopyPixels(const Element* from, const Element* /*next*/,
   if (channels == 1) {
     CopyEvery(from, step, count, to);
   } else {
-    TransposePixels(from, step, channels, count, to, plane);
+    TransposeMatrix(from, step, count, channels, to, plane);
   }
 }
 FUSOR_INLINE void CopyPixels(const uint16_t* from, const uint16_t* next,
@@ -228,8 +228,8 @@ FUSOR_INLINE void CopyPixels(const uint16_t* from, const uint16_t* next,
       }
     }
   } else {
-    TransposePixels(reinterpret_cast<const uint32_t*>(from), step / 2,
-                    channels / 2, count, to, plane);
+    TransposeMatrix(reinterpret_cast<const uint32_t*>(from), step / 2, count,
+                    channels / 2, to, plane);
   }
 }
 
@@ -278,7 +278,7 @@ FUSOR_INLINE void ScatterRow(const PlaneConvPlan& plan, const float* from,
     run = to.Run(to.begin + c);
     if (a.channels > 1) {
       for (int64_t b = 0; b < std::min(phases, a.width); ++b) {
-        TransposePlanes(plane + b * phase_planes, plan.plane, run,
+        TransposeMatrix(plane + b * phase_planes, plan.plane, run,
                         (a.width - b + phases - 1) / phases,
                         pixels + b * a.column_step, phases * a.column_step);
       }
@@ -737,11 +737,13 @@ class PlaneConvExecutable final : public CpuExecutable {
     std::memcpy(to, pair, sizeof(pair));
   }
 
-  // Zeros are the padding. Only pixels of images are overwritten.
+  // Zeros are the padding. Only pixels of images are overwritten. A
+  // convolution writes each element of the target's planes that it reads.
   Part PartOf(float* words, int64_t part) const {
     const int64_t size = plan_.source() + plan_.target();
     float* const first = words + plan_.weights() + part * size;
-    std::fill_n(first, size, 0.0F);
+    const bool gradient = plan_.kind == ConvKind::kGradWeight;
+    std::fill_n(first, gradient ? size : plan_.source(), 0.0F);
     return {.source = first, .target = first + plan_.source()};
   }
 

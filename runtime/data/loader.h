@@ -31,7 +31,7 @@ enum class BadRecord {
 struct LoaderOptions {
   int batch_size = 0;   // of this rank
   Transform transform;  // of images
-  // Of a set of tensors, whose types it must fit.
+  // What batches hold of a data set of tensors; must fit its types.
   std::optional<SampleForm> form{};
   bool training = false;  // see SamplerOptions
   uint64_t seed = 0;      // seed of order and augmentation

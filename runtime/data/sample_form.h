@@ -8,7 +8,8 @@
 
 namespace fusor::runtime {
 
-// What a batch holds of each sample of a data set of tensors.
+// The types and ranges of the input and the target that a batch holds for each
+// sample of a data set of tensors.
 struct SampleForm {
   ir::TensorType input;  // without the dimension of samples
   int64_t tokens = 0;    // an integer input has values below this; 0: any

@@ -48,7 +48,7 @@ void MakeTensors(int64_t sample, uint64_t key, const SampleForm& form,
   const auto below = [&](int64_t count) {
     return std::floor(draw() * static_cast<double>(count));
   };
-  // Of mean 0 and variance 1, as normalised images have.
+  // Uniform values of mean 0 and variance 1, like those of normalised images.
   const double bound = std::sqrt(3.0);
   const ir::DType dtype = form.input.dtype;
   const int64_t levels = dtype == ir::DType::kU8 ? 256 : 2;

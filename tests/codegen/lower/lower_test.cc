@@ -258,8 +258,8 @@ TEST(LowerFusion, ASumOfPadsIsOneKernel) {
             1);
 }
 
-// What is padded is computed in the kernel, too, a part of the result is taken,
-// and the rest is reduced.
+// One kernel computes the operand of the pad, pads it, takes a slice and
+// reduces the slice.
 TEST(LowerFusion, APadIsPartOfAReduction) {
   EXPECT_EQ(KernelsOf(R"(graph pad {
   %x = data : f32[9,7,5]
