@@ -228,14 +228,14 @@ bool Fuse(Graph& graph, PassContext& context) {
   const PassOptions& options = context.options();
   bool changed = EraseDeadNodes(graph);  // a kernel needs results
   changed |= CopyPartlyReadTiles(graph);
-  // Not measured on a GPU, where a kernel's registers limit its threads.
+  // Not measured on a GPU.
   const bool cpu = !context.target().target().simt;
   if (options.fusion && cpu) changed |= ReplaceCopies(graph);
   changed |= DuplicateFreeNodes(graph);
   Clustering clustering(graph, context);
   clustering.Merge(!options.fusion);
   std::vector<std::vector<Node*>> clusters = clustering.Clusters();
-  if (options.fusion && cpu) Rematerialize(graph, context, clusters);
+  if (options.fusion) Rematerialize(graph, context, clusters);
   for (std::vector<Node*>& cluster : clusters) {
     RestoreCopies(graph, cluster);
     MergeStoredCopies(graph, cluster);

@@ -25,8 +25,10 @@ using ir::Use;
 using ir::Value;
 
 constexpr char kFusePass[] = "fuse";
-// Smaller values cost next to nothing.
+// Smaller values cost next to nothing. On a GPU they cost registers, which
+// limit its threads.
 constexpr int64_t kMinElements = 256;
+constexpr int64_t kMinElementsSimt = 1 << 16;
 constexpr size_t kMaxCopies = 64;  // nodes that are copied for one value
 // A value that is not stored takes no memory either. Its operations may take
 // this much more time than its loads and stores would.
@@ -36,7 +38,10 @@ class Rematerialization {
  public:
   Rematerialization(Graph& graph, PassContext& context,
                     std::vector<std::vector<Node*>>& clusters)
-      : graph_(graph), context_(context), clusters_(clusters) {
+      : graph_(graph),
+        context_(context),
+        clusters_(clusters),
+        simt_(context.target().target().simt) {
     for (const ir::Output& output : graph.outputs()) {
       outputs_.insert(output.value);
     }
@@ -72,7 +77,8 @@ class Rematerialization {
   bool IsCandidate(const Node& node) const {
     return ClusterOf(&node) >= 0 &&
            node.op().fusion == ir::FusionKind::kElementwise && !IsFree(node) &&
-           node.output()->type().num_elements() >= kMinElements;
+           node.output()->type().num_elements() >=
+               (simt_ ? kMinElementsSimt : kMinElements);
   }
 
   // Returns the cluster of a node; -1 if it has none.
@@ -169,6 +175,8 @@ class Rematerialization {
     const double passes = domain.num_sweeps;
     recipe.saved_ns = Ns(node.output()->type());
     for (const Value* load : recipe.loads) recipe.saved_ns -= Ns(load->type());
+    // On a GPU, several operands instead of one result need more registers.
+    if (simt_ && recipe.saved_ns < 0) return std::nullopt;
     recipe.saved_ns *= passes;
     // A multiply-add is two of the operations at the peak rate.
     const double operations_per_ns =
@@ -221,15 +229,20 @@ class Rematerialization {
       return true;
     }
     // A small result that its kernel computes from a reduction's.
-    return own == ClusterOf(&target) && HasReduction(own) &&
+    return own == ClusterOf(&target) &&
            value->type().num_elements() <
-               target.output()->type().num_elements();
+               target.output()->type().num_elements() &&
+           FollowsReduction(*producer);
   }
 
-  bool HasReduction(int cluster) const {
-    const std::vector<Node*>& nodes = clusters_[cluster];
-    return std::any_of(nodes.begin(), nodes.end(), [](const Node* node) {
-      return node->op().fusion == ir::FusionKind::kReduce;
+  // Whether the node's cluster computes it from a reduction's result.
+  bool FollowsReduction(const Node& node) const {
+    if (node.op().fusion == ir::FusionKind::kReduce) return true;
+    const auto& inputs = node.inputs();
+    return std::any_of(inputs.begin(), inputs.end(), [&](const Value* input) {
+      const Node* producer = input->producer();
+      return producer != nullptr && ClusterOf(producer) == ClusterOf(&node) &&
+             FollowsReduction(*producer);
     });
   }
 
@@ -337,6 +350,7 @@ class Rematerialization {
   Graph& graph_;
   PassContext& context_;
   std::vector<std::vector<Node*>>& clusters_;
+  const bool simt_;
   std::unordered_set<const Value*> outputs_;
   std::unordered_map<const Node*, int> cluster_;
   std::map<std::pair<int, const Value*>, Value*> copies_;

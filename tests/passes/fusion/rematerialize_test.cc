@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,9 +17,10 @@ using ::testing::ElementsAre;
 // Fuses a graph and returns a line per kernel: what it loads, computes without
 // broadcasts, and stores.
 std::vector<std::string> KernelsOf(const std::string& text,
-                                   const PassOptions& options = {}) {
+                                   const PassOptions& options = {},
+                                   const std::string& device = "cpu-avx512") {
   const auto graph = test::ParseOrDie(text);
-  const test::BareTarget target;
+  const test::BareTarget target(device);
   PassContext context(target, options);
   EXPECT_TRUE(Fuse(*graph, context));
   std::vector<std::string> kernels;
@@ -163,6 +165,31 @@ TEST(Rematerialize, SmallValuesAreStored) {
       return %dh as "dh"
     })"),
               ElementsAre("h -> exp mul -> e y", "dy e h -> mul mul -> dh"));
+}
+
+// A GPU's threads have no registers to spare for small values.
+TEST(Rematerialize, OnAGpuOnlyLargeValuesAreRecomputed) {
+  const auto layer = [](int64_t n) {
+    return fmt::format(R"(graph layer {{
+      %x = data : f32[{0},256]
+      %w = weight : f32[256,256]
+      %h = matmul(%x, %w) : f32[{0},256]
+      %e = exp(%h) : f32[{0},256]
+      %y = mul(%h, %e) : f32[{0},256]
+      %dy = matmul(%y, %w) {{transpose_b=true}} : f32[{0},256]
+      %d = mul(%dy, %e) : f32[{0},256]
+      %dh = mul(%d, %h) : f32[{0},256]
+      return %dh as "dh"
+    }})",
+                       n);
+  };
+  const auto stored =
+      ElementsAre("h -> exp mul -> e y", "dy e h -> mul mul -> dh");
+  const auto recomputed =
+      ElementsAre("h -> exp mul -> y", "h dy -> exp mul mul -> dh");
+  EXPECT_THAT(KernelsOf(layer(256), {}, "nvidia-h200"), recomputed);
+  EXPECT_THAT(KernelsOf(layer(128), {}, "nvidia-h200"), stored);
+  EXPECT_THAT(KernelsOf(layer(128)), recomputed);
 }
 
 TEST(Rematerialize, IsARewriteForBisection) {
