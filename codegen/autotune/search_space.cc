@@ -262,7 +262,10 @@ void SearchSpace::AddCandidates(const Node& node, DType dtype, int layers,
     std::erase_if(candidates,
                   [](const auto& c) { return c.algorithm == "winograd"; });
   }
-  if (candidates.empty()) return;
+  if (candidates.empty() ||
+      candidates[0].algorithm == ir::kGeneratedAlgorithm) {
+    return;
+  }
   const bool decides = DecidesPrecision() && IsMixed(node);
   if (candidates.size() == 1 && !decides &&
       !IsCompared(ir::ConvolutionProblem(node), dtype)) {

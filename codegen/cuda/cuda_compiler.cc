@@ -53,6 +53,32 @@ bool IsRearranged(const ir::Node& node) {
   return from.dtype != to.dtype || OrderOf(from) != OrderOf(to);
 }
 
+// Windows of a kernel are unrolled.
+constexpr int64_t kMaxWindow = 49;
+
+// Returns the generated kernel for a strided depthwise data gradient, for which
+// cuDNN's take 20 times as long as their bytes: channels-last, with the
+// channels of the filters fastest.
+std::optional<ir::LibraryCandidate> DepthwiseGradient(
+    const ir::Node& node, const ir::Target& target) {
+  if (!ir::IsStridedDepthwiseGradient(node)) return std::nullopt;
+  const ir::TensorType& weight = node.input(1)->type();
+  if (weight.shape[2] * weight.shape[3] > kMaxWindow ||
+      !ir::IsFloat(weight.dtype)) {
+    return std::nullopt;
+  }
+  ir::LibraryCandidate candidate;
+  candidate.name = candidate.algorithm = ir::kGeneratedAlgorithm;
+  candidate.operands = {LayoutFor(node.input(0)->type()),
+                        ir::ParseLayout("cdba")};
+  candidate.results = {LayoutFor(node.output()->type())};
+  candidate.modelled_ns =
+      ir::KernelNs(ir::KernelBytes(node.input(0)->type()) +
+                       ir::KernelBytes(node.output()->type()),
+                   target);
+  return candidate;
+}
+
 ir::LibraryCandidate AsTheyLie(const ir::Node& node,
                                std::string_view algorithm) {
   ir::LibraryCandidate candidate;
@@ -116,6 +142,7 @@ std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
   if (IsKnownMatmul(node)) return {AsTheyLie(node, "cublaslt")};
   const bool convolution = ir::ConvolutionOf(node).has_value();
   if (!convolution && !node.HasTrait(ir::OpTrait::kPooling)) return {};
+  if (auto depthwise = DepthwiseGradient(node, target_)) return {*depthwise};
   const codegen::LibraryCall call = ChannelsLast(node);
   ir::LibraryCandidate candidate;
   candidate.name = candidate.algorithm =

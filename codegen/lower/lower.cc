@@ -41,10 +41,10 @@ LoweredKernel LowerFusion(const ir::Node& fusion, const ir::Target& target) {
   }
   const bool eager = fusion.attrs().String("rounding") == "eager";
   const ir::Graph& body = *fusion.body();
+  if (PoolingOf(body) != nullptr) return LowerPool(body, target, eager);
   if (passes::ContractionIn(body) != nullptr) {
     return LowerContraction(body, target, eager);
   }
-  if (PoolingOf(body) != nullptr) return LowerPool(body, target, eager);
   const ir::Node& node = *body.nodes()[0];
   if (body.nodes().size() > 1 || passes::IsFusible(node)) {
     return LowerLoops(body, target, eager);

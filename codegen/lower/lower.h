@@ -86,7 +86,8 @@ LoweredKernel LowerPool(const ir::Graph& body, const ir::Target& target,
 LoweredKernel LowerContraction(const ir::Graph& body, const ir::Target& target,
                                bool eager);
 
-// Returns the pooling of a body, its first node with a window; null if none.
+// Returns the pooling of a body, its first node with a window, or its strided
+// depthwise data gradient; null if there is neither.
 const ir::Node* PoolingOf(const ir::Graph& body);
 
 // concat, pad or copy, the only node of the body, which store each operand into

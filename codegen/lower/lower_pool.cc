@@ -7,6 +7,7 @@
 #include "codegen/kernel/kernel_builder.h"
 #include "codegen/lower/lower.h"
 #include "codegen/lower/pool_emitter.h"
+#include "ir/target/conv_problem.h"
 
 namespace fusor::codegen {
 namespace {
@@ -118,6 +119,11 @@ WindowDim BackwardWindows(const WindowGeometry& g) {
   return dim;
 }
 
+std::vector<int64_t> FilterWindow(const ir::Node& gradient) {
+  const ir::Shape& filter = gradient.input(1)->type().shape;
+  return {filter[2], filter[3]};
+}
+
 // The maximum of some elements, its position, and what the gathers have there.
 using Registers = std::vector<int>;
 
@@ -128,9 +134,11 @@ class PoolLowering {
         target_(target),
         eager_(eager),
         node_(*PoolingOf(body)),
-        backward_(node_.kind() == OpKind::kMaxPoolGrad ||
+        depthwise_(node_.kind() == OpKind::kConv2dGradInput),
+        backward_(depthwise_ || node_.kind() == OpKind::kMaxPoolGrad ||
                   node_.kind() == OpKind::kAvgPoolGrad),
-        width_(node_.attrs().Ints("window")[1]),
+        window_(depthwise_ ? FilterWindow(node_)
+                           : node_.attrs().Ints("window")),
         builder_(std::string(node_.op_name()), target, !eager),
         values_(body, builder_, eager) {
     for (const auto& node : body.nodes()) {
@@ -160,9 +168,9 @@ class PoolLowering {
     const ir::Shape& source = node_.input(0)->type().shape;
     const ir::Shape& image = backward_ ? shape_ : source;
     const ir::Shape& pooled = backward_ ? source : shape_;
-    const WindowGeometry geometry{
-        image[2 + i], pooled[2 + i], node_.attrs().Ints("window")[i],
-        node_.attrs().Ints("stride")[i], node_.attrs().Ints("pad")[i]};
+    const WindowGeometry geometry{image[2 + i], pooled[2 + i], window_[i],
+                                  node_.attrs().Ints("stride")[i],
+                                  node_.attrs().Ints("pad")[i]};
     return backward_ ? BackwardWindows(geometry)
                      : ForwardWindows(geometry, i == 0 ? Strip(geometry) : 1);
   }
@@ -291,8 +299,9 @@ class PoolLowering {
       if (r.position > 0) {
         here[1] = builder_.Compute(
             ScalarOp::kAdd, DType::kU8,
-            {here[1], values_.Constant(DType::kU8, static_cast<double>(
-                                                       r.position * width_))});
+            {here[1],
+             values_.Constant(DType::kU8,
+                              static_cast<double>(r.position * window_[1]))});
       }
       KeepGreater(best, std::move(here));
     }
@@ -378,12 +387,17 @@ class PoolLowering {
 
   // Sums the gradients of the windows that contain the element. Max pooling:
   // only if it is the maximum. Average pooling: divided by the window's count.
+  // Depthwise convolution: times the element of the filter.
   int SumOfGradients(const Element& row, const Element& column) {
     const int sum = builder_.Accumulator(ScalarOp::kAdd, sum_dtype_);
     for (const Tap& r : row.taps) {
       for (const Tap& c : column.taps) {
         int part = Read(node_.input(0), r, c);
-        if (node_.num_inputs() == 2) {
+        if (depthwise_) {
+          const int filter =
+              values_.Filter(node_.input(1), r.position, c.position);
+          part = builder_.Compute(ScalarOp::kMul, sum_dtype_, {part, filter});
+        } else if (node_.num_inputs() == 2) {
           const int is_maximum = IsPosition(Read(node_.input(1), r, c), r, c);
           const int zero = values_.Constant(sum_dtype_, 0);
           part = builder_.Compute(ScalarOp::kSelect, sum_dtype_,
@@ -399,15 +413,14 @@ class PoolLowering {
   }
 
   int PositionOf(const Tap& row, const Tap& column) {
-    const int64_t position = row.position * width_ + column.position;
+    const int64_t position = row.position * window_[1] + column.position;
     return values_.Constant(DType::kU8, static_cast<double>(position));
   }
 
   // Returns the divisor of the mean over a window.
   int Count(const Tap& row, const Tap& column) {
-    const std::vector<int64_t>& window = node_.attrs().Ints("window");
     const int64_t count = node_.attrs().Bool("count_include_pad")
-                              ? window[0] * window[1]
+                              ? window_[0] * window_[1]
                               : row.inside * column.inside;
     return values_.Constant(sum_dtype_, static_cast<double>(count));
   }
@@ -423,8 +436,9 @@ class PoolLowering {
   const ir::Target& target_;
   const bool eager_;
   const ir::Node& node_;
+  const bool depthwise_;  // data gradient of a depthwise convolution
   const bool backward_;
-  const int64_t width_;  // of a window, in columns
+  const std::vector<int64_t> window_;
   DType sum_dtype_{};
   ir::Shape shape_;                       // of the result
   std::vector<const ir::Node*> gathers_;  // fused with the pooling
@@ -442,8 +456,10 @@ class PoolLowering {
 
 const ir::Node* PoolingOf(const ir::Graph& body) {
   const auto found = std::find_if(
-      body.nodes().begin(), body.nodes().end(),
-      [](const auto& node) { return node->HasTrait(ir::OpTrait::kPooling); });
+      body.nodes().begin(), body.nodes().end(), [](const auto& node) {
+        return node->HasTrait(ir::OpTrait::kPooling) ||
+               ir::IsStridedDepthwiseGradient(*node);
+      });
   return found == body.nodes().end() ? nullptr : found->get();
 }
 

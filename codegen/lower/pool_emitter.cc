@@ -98,6 +98,17 @@ int PoolEmitter::Make(const Value* value, const PoolPlace& place) {
   return builder_.Define(std::move(stmt), dtype);
 }
 
+int PoolEmitter::Filter(const Value* filter, int64_t row, int64_t column) {
+  const auto key = std::tuple(filter, -1, row, column);
+  if (const auto it = values_.find(key); it != values_.end()) {
+    return it->second;
+  }
+  const std::array<int64_t, 4>& strides = strides_[filter->index()];
+  return values_[key] = builder_.Load(filter->index(),
+                                      {row * strides[2] + column * strides[3],
+                                       {{axes_.channel, strides[0]}}});
+}
+
 Index PoolEmitter::IndexOf(int buffer, const PoolPlace& place) const {
   const std::array<int64_t, 4>& strides = strides_[buffer];
   Index index;

@@ -46,6 +46,9 @@ class PoolEmitter {
 
   int Constant(ir::DType dtype, double value);
 
+  // Returns the register of an element of a depthwise filter, an operand.
+  int Filter(const ir::Value* filter, int64_t row, int64_t column);
+
  private:
   int Make(const ir::Value* value, const PoolPlace& place);
   Index IndexOf(int buffer, const PoolPlace& place) const;

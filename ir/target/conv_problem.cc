@@ -53,6 +53,15 @@ bool IsPlainConvolution(const Node& node) {
   return node.HasTrait(OpTrait::kConvolution);
 }
 
+bool IsStridedDepthwiseGradient(const Node& node) {
+  if (node.kind() != OpKind::kConv2dGradInput) return false;
+  const Shape& weight = node.input(1)->type().shape;
+  return node.attrs().Int("groups") == weight[0] && weight[1] == 1 &&
+         node.output()->type().shape[1] == weight[0] &&
+         !AreOnes(node.attrs().Ints("stride")) &&
+         AreOnes(node.attrs().Ints("dilation"));
+}
+
 std::string ConvolutionProblem(const Node& node) {
   const auto conv = ConvolutionOf(node);
   if (!conv.has_value()) return "";

@@ -31,6 +31,10 @@ bool HasWinogradGeometry(const Shape& weight, const Attrs& attrs);
 // True for a convolution with at most a bias and a ReLU, no library fusion.
 bool IsPlainConvolution(const Node& node);
 
+// True for the data gradient of a convolution whose filters move by more than a
+// pixel and read a channel each, one filter per channel, without dilation.
+bool IsStridedDepthwiseGradient(const Node& node);
+
 // Returns a one-line key of what determines a library's speed besides dtypes,
 // layouts and algorithm: "conv2d x=16x64x56x56 w=64x64x3x3 stride=1,1 pad=1,1
 // dilation=1,1 groups=1", plus the ops of a library fusion:

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "codegen/compiler.h"
+#include "ir/builder.h"
 #include "ir/library_fusion.h"
 #include "ir/support/error.h"
 #include "ir/target/autotune_results.h"
@@ -95,6 +96,33 @@ TEST_F(ConvPlanTest, EveryConvolutionOfTheStepHasAPlan) {
   EXPECT_EQ(problems, (std::map<std::string, int>{{"conv2d", 23},
                                                   {"conv2d_grad_input", 22},
                                                   {"conv2d_grad_weight", 23}}));
+}
+
+// cuDNN's kernels for these take 20 times as long as their bytes.
+TEST_F(ConvPlanTest, StridedDepthwiseDataGradientsAreGenerated) {
+  const auto compiler = Compiler();
+  for (const auto& [groups, stride] :
+       {std::pair{64, 2}, std::pair{64, 1}, std::pair{32, 2}}) {
+    ir::Graph graph;
+    ir::Builder b(graph);
+    const auto input = [&](const ir::Shape& shape) {
+      return graph.AddInput({DType::kF16, shape, {}}, ir::InputRole::kData,
+                            "x");
+    };
+    const int64_t pixels = 16 / stride;
+    const ir::Node* gradient =
+        b.Add("conv2d_grad_input",
+              {input({8, 64, pixels, pixels}), input({64, 64 / groups, 3, 3})},
+              {{"stride", std::vector<int64_t>{stride, stride}},
+               {"pad", std::vector<int64_t>{1, 1}},
+               {"groups", int64_t{groups}},
+               {"input_shape", std::vector<int64_t>{8, 64, 16, 16}}});
+    const auto candidates = compiler->Candidates(*gradient);
+    ASSERT_FALSE(candidates.empty());
+    EXPECT_EQ(candidates[0].algorithm == ir::kGeneratedAlgorithm,
+              groups == 64 && stride == 2)
+        << groups << " groups, stride " << stride;
+  }
 }
 
 TEST_F(ConvPlanTest, ThePlanIsTheSameEveryTime) {

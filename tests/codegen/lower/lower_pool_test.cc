@@ -11,6 +11,7 @@
 #include "ir/builder.h"
 #include "ir/interpreter/interpreter.h"
 #include "ir/verifier.h"
+#include "passes/fusion/outline.h"
 #include "passes/passes.h"
 #include "tests/fakes/emulated_kernels.h"
 #include "tests/testing/cuda_planner.h"
@@ -266,6 +267,45 @@ TEST_P(PoolKernelTest, MeansAndTheirGradients) {
       const Tensor dy = test::RandomTensor(forward->outputs()[0].value->type(),
                                            pool.image[1]);
       Check(*Generated("avg_pool_grad", {dy.type}, attrs), {dy}, Rounding());
+    }
+  }
+  CheckText();
+}
+
+// One filter per channel. The filters' channels are fastest, or not.
+TEST_P(PoolKernelTest, StridedDepthwiseGradients) {
+  for (const Pool& pool : Pools()) {
+    if (pool.stride == std::vector<int64_t>{1, 1}) continue;
+    const int64_t channels = pool.image[1];
+    ir::Shape pooled = pool.image;
+    for (size_t i = 0; i < 2; ++i) {
+      pooled[2 + i] = (pool.image[2 + i] + 2 * pool.pad[i] - pool.window[i]) /
+                          pool.stride[i] +
+                      1;
+    }
+    for (const char* filter : {"cdba", ""}) {
+      Graph graph;
+      const Tensor dy =
+          test::RandomTensor(Type(pooled, GetParam()), pool.image[2]);
+      const Tensor w =
+          test::RandomTensor({GetParam(),
+                              {channels, 1, pool.window[0], pool.window[1]},
+                              ir::ParseLayout(filter)},
+                             2);
+      ir::Node* node =
+          graph.AddNode("conv2d_grad_input",
+                        {graph.AddInput(dy.type, ir::InputRole::kData, "dy"),
+                         graph.AddInput(w.type, ir::InputRole::kData, "w")},
+                        {{"stride", pool.stride},
+                         {"pad", pool.pad},
+                         {"groups", channels},
+                         {"input_shape", pool.image}});
+      node->output()->set_type(Type(pool.image, GetParam()));
+      graph.AddOutput(node->output(), "dx");
+      const passes::OutlineRequest request{.members = {node},
+                                           .separate_operands = true};
+      passes::Outline(graph, {&request, 1});
+      Check(graph, {dy, w}, 2 * Rounding());
     }
   }
   CheckText();
