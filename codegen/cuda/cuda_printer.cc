@@ -8,6 +8,8 @@
 #include <set>
 
 #include "codegen/cuda/cuda_expressions.h"
+#include "codegen/cuda/prefetch.h"
+#include "codegen/kernel/access_analysis.h"
 #include "codegen/kernel/kernel_builder.h"
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
@@ -19,13 +21,9 @@ namespace {
 using ir::DType;
 
 // Increment when the same kernel IR gives different text after the prelude.
-constexpr int kRevision = 4;
+constexpr int kRevision = 5;
 
 constexpr int kWarp = 32;
-// Iterations of a loop whose loads may be in flight at once: throughput is the
-// bytes in flight divided by the memory latency (Little's law).
-constexpr int kUnroll = 4;
-
 bool UsesVectorAxis(const Kernel& kernel, const Phase& phase) {
   bool uses = std::any_of(phase.grid.begin(), phase.grid.end(),
                           [&](int axis) { return kernel.axes[axis].vector; });
@@ -174,10 +172,11 @@ class PhasePrinter {
         Line("const {} a{} = y;", int_, id);
       } else if (axis.vector) {
         const int64_t groups = Groups(axis);
-        Line("const {} a{} = task % {} * {} + x * {};", int_, id, groups,
-             kernel_.lanes, width_);
+        OpenVectorAxis(id,
+                       fmt::format("task % {} * {} + x * {}", groups,
+                                   kernel_.lanes, width_),
+                       axis.extent % kernel_.lanes != 0);
         Line("task /= {};", groups);
-        OpenVectorAxis(id);
       } else {
         Line("const {} a{} = task % {};", int_, id, axis.extent);
         Line("task /= {};", axis.extent);
@@ -189,11 +188,13 @@ class PhasePrinter {
     return (axis.extent + kernel_.lanes - 1) / kernel_.lanes;
   }
 
-  void OpenVectorAxis(int id) {
+  // Declares the index of this thread's first lane.
+  void OpenVectorAxis(int id, const std::string& first, bool masked) {
+    Line("const {} a{} = {};", int_, id, first);
     vector_axis_ = id;
     const int64_t extent = kernel_.axes[id].extent;
-    masked_ = extent % kernel_.lanes != 0;
-    partly_ = extent % width_ != 0;
+    masked_ = masked;
+    partly_ = masked && extent % width_ != 0;
     // This thread's active lanes: none if <= 0, all if >= width.
     if (masked_) Line("const {} active{} = {} - a{};", int_, id, extent, id);
   }
@@ -248,46 +249,79 @@ class PhasePrinter {
     }
   }
 
+  // Threads without active lanes skip loops, if the others do not wait for them
+  // there: the compiler does not overlap loads that are behind branches.
   void PrintLoop(const Stmt& stmt) {
     CloseLanes();
-    const Axis& axis = kernel_.axes[stmt.axis];
-    bool overlaps = true;
-    VisitStatements(stmt.body, [&](const Stmt& inner) {
-      overlaps &=
-          inner.kind != StmtKind::kLoop && inner.kind != StmtKind::kStore;
-    });
-    if (overlaps) Line("#pragma unroll {}", kUnroll);
-    const Stmt* ahead = overlaps ? nullptr : LoadAhead(stmt);
-    const int64_t turns = LargestDivisor(axis.extent, kUnroll);
-    if (ahead != nullptr && turns > 1) {
-      PrintAhead(stmt, *ahead, static_cast<int>(turns));
-    } else if (axis.vector) {
-      OpenLoop(stmt, "g", kernel_.lanes);
-      Line("const {} a{} = g{} + x * {};", int_, stmt.axis, stmt.axis, width_);
-      OpenVectorAxis(stmt.axis);
-      LoopBody(stmt.body);
-      vector_axis_ = -1;
-      masked_ = partly_ = false;
-    } else {
-      OpenLoop(stmt, "a", 1);
-      LoopBody(stmt.body);
+    const bool skips = masked_ && !partly_ && !HasBarrier(stmt);
+    if (skips) {
+      Line("if (active{} > 0) {{", vector_axis_);
+      ++depth_;
+      masked_ = false;
+    }
+    kernel_.axes[stmt.axis].vector ? PrintVectorLoop(stmt)
+                                   : PrintSerialLoop(stmt);
+    if (skips) {
+      masked_ = true;
+      --depth_;
+      Line("}}");
     }
     all_read_ = false;
   }
 
-  // Opens a loop over every step-th index of the axis.
-  void OpenLoop(const Stmt& loop, const char* prefix, int64_t step) {
+  bool HasBarrier(const Stmt& loop) const {
+    bool found = false;
+    VisitStatements(loop.body, [&](const Stmt& stmt) {
+      found |= stmt.kind == StmtKind::kReduceLanes ||
+               stmt.kind == StmtKind::kReduceBlock ||
+               (stmt.kind == StmtKind::kStore && !Storing(stmt).empty());
+    });
+    return found;
+  }
+
+  void PrintSerialLoop(const Stmt& stmt) {
+    if (Overlaps(stmt)) Line("#pragma unroll {}", kUnroll);
+    const Prefetch prefetch = PrefetchOf(kernel_, stmt, vector_axis_);
+    if (!prefetch.loads.empty()) return PrintPrefetching(stmt, prefetch);
+    OpenLoop(stmt, "a", 1, 0, kernel_.axes[stmt.axis].extent);
+    LoopBody(stmt.body);
+  }
+
+  // Prints a loop over groups of lanes, and separately the group in which not
+  // all lanes are active.
+  void PrintVectorLoop(const Stmt& stmt) {
+    const int64_t extent = kernel_.axes[stmt.axis].extent;
+    const int64_t full = extent / kernel_.lanes * kernel_.lanes;
+    if (stmt.descending) PrintGroups(stmt, full, extent, true);
+    PrintGroups(stmt, 0, full, false);
+    if (!stmt.descending) PrintGroups(stmt, full, extent, true);
+  }
+
+  void PrintGroups(const Stmt& stmt, int64_t begin, int64_t end, bool masked) {
+    if (begin == end) return;
+    if (!masked && Overlaps(stmt)) Line("#pragma unroll {}", kUnroll);
+    OpenLoop(stmt, "g", kernel_.lanes, begin, end);
+    OpenVectorAxis(stmt.axis, fmt::format("g{} + x * {}", stmt.axis, width_),
+                   masked);
+    LoopBody(stmt.body);
+    vector_axis_ = -1;
+    masked_ = partly_ = false;
+  }
+
+  // Opens a loop over every step-th index in [begin, end).
+  void OpenLoop(const Stmt& loop, const char* prefix, int64_t step,
+                int64_t begin, int64_t end) {
     const std::string index = fmt::format("{}{}", prefix, loop.axis);
-    const int64_t extent = kernel_.axes[loop.axis].extent;
     const std::string next =
         step == 1 ? fmt::format("{}{}", loop.descending ? "--" : "++", index)
                   : fmt::format("{} {}= {}", index, loop.descending ? '-' : '+',
                                 step);
     if (loop.descending) {
-      Line("for ({} {} = {}; {} >= 0; {}) {{", int_, index,
-           (extent - 1) / step * step, index, next);
+      Line("for ({} {} = {}; {} >= {}; {}) {{", int_, index,
+           begin + (end - begin - 1) / step * step, index, begin, next);
     } else {
-      Line("for ({} {} = 0; {} < {}; {}) {{", int_, index, index, extent, next);
+      Line("for ({} {} = {}; {} < {}; {}) {{", int_, index, begin, index, end,
+           next);
     }
     ++depth_;
   }
@@ -299,35 +333,6 @@ class PhasePrinter {
     Line("}}");
   }
 
-  // --- Loops that store ------------------------------------------------------
-  //
-  // The compiler cannot prove that a store does not alias the next iteration's
-  // load, so a thread would wait for memory in each iteration. Loading operands
-  // earlier is always valid, even an operand that the result aliases: the loop
-  // needs its old value.
-
-  // Returns the loop's only load if it can be prefetched and a thread waits for
-  // nothing else; null otherwise. Two loads per iteration keep enough in
-  // flight.
-  const Stmt* LoadAhead(const Stmt& loop) const {
-    const Stmt* found = nullptr;
-    for (const Stmt& stmt : loop.body) {
-      if (stmt.kind == StmtKind::kLoop || stmt.kind == StmtKind::kGather ||
-          stmt.kind == StmtKind::kReduceLanes ||
-          stmt.kind == StmtKind::kReduceBlock) {
-        return nullptr;
-      }
-      if (stmt.kind != StmtKind::kLoad) continue;
-      if (found != nullptr) return nullptr;
-      found = &stmt;
-    }
-    if (found == nullptr || kernel_.axes[loop.axis].vector) return nullptr;
-    const KernelBuffer& buffer = kernel_.buffers[found->buffer];
-    const bool plain = !buffer.written && LaneStride(found->index) == 1 &&
-                       ArithOf(Info(found->dst).dtype) == ArithOf(buffer.dtype);
-    return plain ? found : nullptr;
-  }
-
   void OpenTurns(int axis, int turns) {
     Line("#pragma unroll");
     Line("for (int u = 0; u < {}; ++u) {{", turns);
@@ -335,22 +340,41 @@ class PhasePrinter {
     Line("const {} a{} = g{} + u;", int_, axis, axis);
   }
 
-  void PrintAhead(const Stmt& loop, const Stmt& load, int turns) {
-    OpenLoop(loop, "g", turns);
+  void PrintPrefetching(const Stmt& loop, const Prefetch& prefetch) {
+    const auto& [loads, turns] = prefetch;
+    OpenLoop(loop, "g", turns, 0, kernel_.axes[loop.axis].extent);
     all_read_ = false;
-    Line("{} ahead[{}][{}];", CudaType(ArithOf(Info(load.dst).dtype)), turns,
-         width_);
+    for (const Stmt* load : loads) {
+      const Register& info = Info(load->dst);
+      Line("{} ahead{}[{}]{};", CudaType(ArithOf(info.dtype)), load->dst, turns,
+           info.vector ? fmt::format("[{}]", width_) : "");
+    }
     OpenTurns(loop.axis, turns);
-    LoadInto(load, "ahead[u]");
+    for (const Stmt* load : loads) {
+      LoadInto(*load, fmt::format("ahead{}[u]", load->dst));
+    }
     --depth_;
     Line("}}");
     OpenTurns(loop.axis, turns);
+    const Stmt* scattered = ScatteredLoad(kernel_, loop);
     for (const Stmt& stmt : loop.body) {
-      if (&stmt == &load) {
-        OpenLanes();
-        Line("r{}[l] = ahead[u][l];", load.dst);
-      } else {
+      if (&stmt == scattered) continue;
+      if (stmt.kind == StmtKind::kScatterAdd && scattered != nullptr) {
+        CloseLanes();
+        Line("if ({}) {{", Inside(stmt));
+        ++depth_;
+        Print(*scattered);
         Print(stmt);
+        --depth_;
+        Line("}}");
+      } else if (std::find(loads.begin(), loads.end(), &stmt) == loads.end()) {
+        Print(stmt);
+      } else if (Info(stmt.dst).vector) {
+        OpenLanes();
+        Line("r{}[l] = ahead{}[u][l];", stmt.dst, stmt.dst);
+      } else {
+        CloseLanes();
+        Line("r{} = ahead{}[u];", stmt.dst, stmt.dst);
       }
     }
     CloseLanes();
@@ -459,15 +483,8 @@ class PhasePrinter {
     return index.offset == 0 ? out : fmt::format("{} + {}", index.offset, out);
   }
 
-  int64_t Coefficient(const Index& index, int axis) const {
-    for (const Index::Term& term : index.terms) {
-      if (term.axis == axis) return term.coefficient;
-    }
-    return 0;
-  }
-
   int64_t LaneStride(const Index& index) const {
-    return vector_axis_ < 0 ? 0 : Coefficient(index, vector_axis_);
+    return vector_axis_ < 0 ? 0 : CoefficientOf(index, vector_axis_);
   }
 
   // Returns the value of the index; for lane l if it differs between lanes.
@@ -562,12 +579,6 @@ class PhasePrinter {
     return out;
   }
 
-  bool HasVectorIndex(const Stmt& stmt) const {
-    return std::any_of(
-        stmt.indexed.begin(), stmt.indexed.end(),
-        [&](const IndexedTerm& term) { return Info(term.reg).vector; });
-  }
-
   // Loads consecutive lanes at once if they have one index in a register.
   void PrintGather(const Stmt& stmt) {
     CloseLanes();
@@ -579,7 +590,7 @@ class PhasePrinter {
                                      ? std::numeric_limits<double>::quiet_NaN()
                                      : 0);
     const int64_t stride = LaneStride(stmt.index);
-    if (info.vector && stride == 1 && !HasVectorIndex(stmt) &&
+    if (info.vector && stride == 1 && !HasVectorIndex(kernel_, stmt) &&
         ArithOf(info.dtype) == ArithOf(buffer.dtype)) {
       const std::string to = fmt::format("r{}", stmt.dst);
       Line("if ({}) {{", Inside(stmt));
@@ -646,7 +657,7 @@ class PhasePrinter {
   std::string Storing(const Stmt& stmt) const {
     std::string out;
     if (x_ > 1 && LaneStride(stmt.index) == 0) out = "x == 0";
-    if (y_ > 1 && Coefficient(stmt.index, block_axis_) == 0) {
+    if (y_ > 1 && CoefficientOf(stmt.index, block_axis_) == 0) {
       out += out.empty() ? "y == 0" : " && y == 0";
     }
     return out;
@@ -678,7 +689,9 @@ class PhasePrinter {
       return;
     }
     std::string from = fmt::format("r{}", stmt.src[0]);
-    if (!info.vector) {
+    if (!info.vector) {  // copies it in a scope, as it can be stored twice
+      Line("{{");
+      ++depth_;
       Line("{} all{}[{}];", CudaType(ArithOf(info.dtype)), stmt.src[0], width_);
       Line("for (int l = 0; l < {}; ++l) all{}[l] = r{};", width_, stmt.src[0],
            stmt.src[0]);
@@ -697,6 +710,10 @@ class PhasePrinter {
     } else {
       Line("StoreSome<{}>({}, {}, ({}){}, {});", tag, Place(stmt), from, int_,
            stride, Active());
+    }
+    if (!info.vector) {
+      --depth_;
+      Line("}}");
     }
   }
 

@@ -60,6 +60,13 @@ int64_t CoefficientOf(const Index& index, int axis) {
   return 0;
 }
 
+bool HasVectorIndex(const Kernel& kernel, const Stmt& stmt) {
+  return std::any_of(stmt.indexed.begin(), stmt.indexed.end(),
+                     [&](const IndexedTerm& term) {
+                       return kernel.registers[term.reg].vector;
+                     });
+}
+
 void AddTerm(ElementSet& set, int64_t step, int64_t extent) {
   if (step == 0 || extent <= 1) return;
   if (step < 0) set.first += step * (extent - 1);

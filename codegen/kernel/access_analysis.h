@@ -26,6 +26,9 @@ struct ElementSet {
 // Returns the coefficient of the axis; 0 if the index does not name it.
 int64_t CoefficientOf(const Index& index, int axis);
 
+// Returns true if an index in a register differs between lanes.
+bool HasVectorIndex(const Kernel& kernel, const Stmt& stmt);
+
 // Returns the elements of a load, store or tile store, over all axes in its
 // index. REQUIRES: none of them is outside the buffer.
 ElementSet ElementsOf(const Kernel& kernel, const Stmt& stmt);

@@ -91,7 +91,7 @@ size_t RowAxis(std::span<const int64_t> extents, size_t preferred,
                int64_t limit) {
   size_t best = preferred;
   int64_t most = LargestDivisor(extents[preferred], limit);
-  if (4 * most >= limit) return preferred;
+  if (most > 1 && 4 * most >= limit) return preferred;
   for (size_t i = extents.size(); i-- > 0;) {
     const int64_t rows = LargestDivisor(extents[i], limit);
     if (rows > most) {

@@ -1,6 +1,8 @@
 #include "codegen/lower/loop_schedule.h"
 
 #include <algorithm>
+#include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 namespace fusor::codegen {
@@ -27,7 +29,10 @@ constexpr int64_t kElementThreads = 128;
 constexpr int64_t kCombiningThreads = 512;
 constexpr int64_t kCombinedByOne = 16384;
 // Minimal number of elements per GPU thread and chunk.
-constexpr int64_t kMinRun = 4;
+constexpr int64_t kMinThreadRun = 4;
+// Minimal number of elements of a row for which its alignment matters.
+constexpr int64_t kAlignedRow = 32;
+constexpr int64_t kWarpThreads = 32;
 
 // Returns the smallest divisor of n in [wanted, limit]. If there is none,
 // returns the largest that is at most min(wanted, limit).
@@ -64,6 +69,7 @@ class LoopPlanner {
  private:
   using Parts = std::vector<AxisPart>;
 
+  int64_t Width(int64_t extent) const;
   void ScheduleMap();
   void PlanBlockMap();
   int64_t KeptTasks() const;
@@ -76,7 +82,8 @@ class LoopPlanner {
   bool IsStrided() const;
   int64_t MaxChunks(size_t nest_axis) const;
   int64_t Chunks(int64_t extent, int64_t wanted, int64_t limit) const;
-  void PlanFolded(size_t nest_axis, bool first, bool last, Parts* parts);
+  void ChooseChunks(std::span<const size_t> folded);
+  void PlanFolded(size_t nest_axis, bool last, Parts* parts);
 
   const LoopNest& nest_;
   const ir::Target& target_;
@@ -87,7 +94,19 @@ class LoopPlanner {
   // Reduction axis that gives a block its rows, an index in the nest; -1: none.
   int rowed_ = -1;
   int64_t reduced_rows_ = 1;  // wanted of it
+  size_t chunked_ = 0;        // reduction axis that is split into chunks
+  int64_t chunks_ = 1;
 };
+
+// Returns the elements per GPU thread. If rows of `extent` elements follow each
+// other, a thread accesses no more elements than all rows are aligned to: more
+// would be single, strided accesses of the threads of a warp.
+int64_t LoopPlanner::Width(int64_t extent) const {
+  const int64_t most = ThreadWidth(kernel_.buffers);
+  return nest_.axes().size() < 2 || extent < kAlignedRow
+             ? most
+             : std::gcd(extent, most);
+}
 
 // Plans a kernel without reductions on a CPU. The slowest axes form the grid,
 // as many as occupy all threads. The fastest is the vector axis. If the slower
@@ -123,7 +142,8 @@ void LoopPlanner::PlanBlockMap() {
   const std::vector<LoopAxis>& axes = nest_.axes();
   std::vector<Parts> parts(axes.size());
   const int64_t fastest = axes.empty() ? 1 : axes.back().extent;
-  builder_.SizeBlock(fastest);
+  const int64_t width = Width(fastest);
+  builder_.SetLanes(LanesFor(fastest, width, width * kBlockThreads), width);
   plan_.vector_grid = !axes.empty();
   int64_t rows = 1;
   int64_t tasks = (fastest + kernel_.lanes - 1) / kernel_.lanes;
@@ -179,10 +199,12 @@ void LoopPlanner::PlanBlocks() {
   const int fastest = nest_.fastest();
   const bool across = fastest >= 0 && axes[fastest].folded;
   const int64_t extent = fastest < 0 ? 1 : axes[fastest].extent;
-  const int64_t lanes =
-      LanesFor(extent, 1, across ? kBlockElements : kBlockElements / kMinRun);
-  builder_.SetLanes(lanes,
-                    std::min<int64_t>(ThreadWidth(kernel_.buffers), lanes));
+  const int64_t width = Width(extent);
+  int64_t most_lanes = across ? kBlockElements : kBlockElements / kMinThreadRun;
+  // Lanes of one warp need no barrier.
+  if (width < ThreadWidth(kernel_.buffers)) most_lanes = kWarpThreads * width;
+  const int64_t lanes = LanesFor(extent, 1, most_lanes);
+  builder_.SetLanes(lanes, std::min(width, lanes));
   int64_t kept = 1;
   int64_t last = 1;
   for (const LoopAxis& axis : axes) {
@@ -191,15 +213,15 @@ void LoopPlanner::PlanBlocks() {
     last = axis.extent;
   }
   const int64_t most =
-      std::min({kBlockThreads, kBlockElements / kernel_.lanes,
-                std::max<int64_t>(kept / (2 * target_.threads), 1)});
+      std::min(MaxRows(), std::max<int64_t>(kept / (2 * target_.threads), 1));
   if (across) kept_rows_ = LargestDivisor(last, most);
   rowed_ = RowedAxis();
   if (across && rowed_ >= 0) kept_rows_ = 1;
 }
 
 int64_t LoopPlanner::MaxRows() const {
-  return std::min(kBlockThreads, kBlockElements / kernel_.lanes);
+  return std::min({kBlockThreads, kBlockElements / kernel_.lanes,
+                   kBlockThreads * kernel_.width / kernel_.lanes});
 }
 
 // Returns the reduction axis that gives a block its rows: the fastest one, or
@@ -222,7 +244,7 @@ int LoopPlanner::RowedAxis() {
   if (across && 4 * kept_rows_ >= reduced_rows_) return -1;
   const int64_t near =
       DivisorNear(extents[last], reduced_rows_, 2 * reduced_rows_);
-  if (4 * near >= reduced_rows_) return last;
+  if (near > 1 && 4 * near >= reduced_rows_) return last;
   const auto rowed = static_cast<int>(RowAxis(extents, last, reduced_rows_));
   if (rowed != last) reduced_rows_ /= 2;
   const int64_t rows = LargestDivisor(extents[rowed], reduced_rows_);
@@ -252,8 +274,9 @@ void LoopPlanner::ScheduleReduction() {
     const bool last = i + 1 == axes.size() || axes[i + 1].folded;
     PlanKept(i, last, &parts[i]);
   }
+  ChooseChunks(folded);
   for (size_t j = 0; j < folded.size(); ++j) {
-    PlanFolded(folded[j], j == 0, j + 1 == folded.size(), &parts[folded[j]]);
+    PlanFolded(folded[j], j + 1 == folded.size(), &parts[folded[j]]);
   }
   plan_.parts = std::move(parts);
   if (plan_.chunk_axis >= 0) PlanCombination();
@@ -306,25 +329,32 @@ bool LoopPlanner::IsStrided() const {
 }
 
 // Returns the maximal number of chunks of a reduction axis. A thread reduces
-// kMinRun elements, along this axis or a faster one.
+// kMinThreadRun elements, along this axis or others.
 int64_t LoopPlanner::MaxChunks(size_t nest_axis) const {
   if (!target_.simt) return IsStrided() ? kMaxCachedChunks : kMaxChunks;
   const auto axis = static_cast<int>(nest_axis);
   const std::vector<LoopAxis>& axes = nest_.axes();
-  int64_t turn = kMinRun;
+  int64_t others = 1;  // elements of a thread
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto other = static_cast<int>(i);
+    if (!axes[i].folded || other == axis || other == nest_.fastest()) continue;
+    others *= axes[i].extent / (other == rowed_ ? reduced_rows_ : 1);
+  }
+  int64_t turn = others >= kMinThreadRun ? 1 : kMinThreadRun;
   if (axis == nest_.fastest()) {
-    turn = kMinRun * kBlockElements;
+    turn = kMinThreadRun * kBlockElements;
   } else if (axis == rowed_) {
     const bool last = nest_axis + 1 == axes.size() ||
                       static_cast<int>(nest_axis) + 1 == nest_.fastest();
-    turn = last ? kMinRun * kBlockElements / kernel_.lanes : reduced_rows_;
+    turn = last ? turn * kBlockElements / kernel_.lanes : reduced_rows_;
   }
   return std::min(kMaxBlockChunks, axes[nest_axis].extent / turn);
 }
 
 // Returns the number of chunks. On a GPU, threads that read many tensors need
 // many registers, so fewer blocks run at once. Such kernels get at most
-// `wanted` chunks: a last wave of few blocks would leave most of the GPU idle.
+// `wanted` chunks, unless that means less than half as many: a last wave of few
+// blocks would leave most of the GPU idle.
 int64_t LoopPlanner::Chunks(int64_t extent, int64_t wanted,
                             int64_t limit) const {
   constexpr int64_t kManyTensors = 6;
@@ -332,22 +362,18 @@ int64_t LoopPlanner::Chunks(int64_t extent, int64_t wanted,
       kernel_.buffers.begin(), kernel_.buffers.end(), [](const auto& buffer) {
         return !buffer.written && buffer.elements >= kSplitElements;
       });
-  return target_.simt && tensors >= kManyTensors
-             ? LargestDivisor(extent, std::min(wanted, limit))
+  const int64_t fewer = LargestDivisor(extent, std::min(wanted, limit));
+  return target_.simt && tensors >= kManyTensors && 2 * fewer >= wanted
+             ? fewer
              : DivisorNear(extent, wanted, limit);
 }
 
-// Splits a reduction axis. The first axis gets a chunk part if the grid has too
-// few tasks, or if a task would read one vector of many in each row. The last
-// axis gets an outer and an inner part if its run would exceed kMaxRun. On a
-// GPU one axis gets rows.
-void LoopPlanner::PlanFolded(size_t nest_axis, bool first, bool last,
-                             Parts* parts) {
-  const LoopAxis& axis = nest_.axes()[nest_axis];
-  const bool vector = static_cast<int>(nest_axis) == nest_.fastest();
-  int64_t extent = axis.extent;
+// Chooses the reduction axis that is split into chunks, if the grid has too few
+// tasks, or if a task would read one vector of many in each row: the slowest,
+// or on a GPU the next if that has less than half as many chunks as wanted.
+void LoopPlanner::ChooseChunks(std::span<const size_t> folded) {
   int64_t elements = plan_.kept_elements;
-  for (const LoopAxis& a : nest_.axes()) elements *= a.folded ? a.extent : 1;
+  for (const size_t axis : folded) elements *= nest_.axes()[axis].extent;
   const int64_t tasks = KeptTasks();
   int64_t wanted = 1;
   if (tasks < 2 * target_.threads && elements >= kSplitElements) {
@@ -356,13 +382,29 @@ void LoopPlanner::PlanFolded(size_t nest_axis, bool first, bool last,
   if (IsStrided() && elements >= 8 * kCachedElements) {
     wanted = std::max(wanted, elements / kCachedElements);
   }
-  if (first && wanted > 1) {
-    const int64_t chunks = Chunks(extent, wanted, MaxChunks(nest_axis));
-    if (chunks > 1) {
-      plan_.chunk_axis = builder_.AddAxis(axis.name + "_chunk", chunks);
-      extent /= chunks;
-      parts->push_back({plan_.chunk_axis, extent});
+  if (wanted == 1) return;
+  for (const size_t axis : folded) {
+    const int64_t chunks =
+        Chunks(nest_.axes()[axis].extent, wanted, MaxChunks(axis));
+    if (chunks > chunks_) {
+      chunked_ = axis;
+      chunks_ = chunks;
     }
+    if (!target_.simt || 2 * chunks_ >= wanted) return;
+  }
+}
+
+// Splits a reduction axis. One gets a chunk part (ChooseChunks). The last axis
+// gets an outer and an inner part if its run would exceed kMaxRun. On a
+// GPU one axis gets rows.
+void LoopPlanner::PlanFolded(size_t nest_axis, bool last, Parts* parts) {
+  const LoopAxis& axis = nest_.axes()[nest_axis];
+  const bool vector = static_cast<int>(nest_axis) == nest_.fastest();
+  int64_t extent = axis.extent;
+  if (chunks_ > 1 && nest_axis == chunked_) {
+    plan_.chunk_axis = builder_.AddAxis(axis.name + "_chunk", chunks_);
+    extent /= chunks_;
+    parts->push_back({plan_.chunk_axis, extent});
   }
   int64_t rows = 1;
   if (static_cast<int>(nest_axis) == rowed_) {

@@ -13,8 +13,13 @@ namespace {
 using ir::DType;
 using ir::ScalarOp;
 
-// With fewer updates, one task suffices.
+// With fewer updates, one task suffices. A GPU's threads wait longer for
+// memory.
 constexpr int64_t kSplitElements = 16384;
+constexpr int64_t kSplitElementsSimt = 256;
+// Maximal number of tasks that each read all indices.
+constexpr int64_t kMaxRanges = 16;
+constexpr int64_t kMaxRangesSimt = 1024;
 
 class ScatterLowering {
  public:
@@ -100,13 +105,14 @@ class ScatterLowering {
 
   int64_t Ranges(int64_t tasks) const {
     if (tasks >= 2 * target_.threads ||
-        updates_.num_elements() < kSplitElements) {
+        updates_.num_elements() <
+            (target_.simt ? kSplitElementsSimt : kSplitElements)) {
       return 1;
     }
-    constexpr int64_t kMost = 16;  // each task reads all indices
+    const int64_t most = target_.simt ? kMaxRangesSimt : kMaxRanges;
     const int64_t wanted = (2 * target_.threads + tasks - 1) / tasks;
     return LargestDivisor(result_.shape[FirstIndexed()],
-                          std::min(wanted, kMost));
+                          std::min(wanted, most));
   }
 
   size_t FirstIndexed() const {

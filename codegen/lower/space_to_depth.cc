@@ -12,7 +12,7 @@ namespace {
 using ir::DType;
 using ir::ScalarOp;
 
-enum Buffer { kImages, kMean, kScale, kResult };
+enum BufferIndex { kImages, kMean, kScale, kResult };
 
 class SpaceToDepthLowering {
  public:

@@ -1,5 +1,6 @@
 #include "codegen/cuda/cuda_printer.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "codegen/cuda/cuda_expressions.h"
@@ -111,11 +112,16 @@ TEST(PrintCuda, AccessesAreAsWideAsAddressesAllow) {
 TEST(PrintCuda, MasksTheEndOfTheVectorAxis) {
   const std::string whole = Functions(ColumnSums(12, 128));
   EXPECT_THAT(whole, Not(HasSubstr("active")));
-  // All lanes of a thread are active, or none.
+  // All lanes of a thread are active, or none: then it skips the loop.
   const std::string threads = Functions(ColumnSums(12, 72));
   EXPECT_THAT(threads, HasSubstr("const int active1 = 72 - a1;"));
+  EXPECT_THAT(threads, HasSubstr(R"(
+  if (active1 > 0) {
+    #pragma unroll 4
+    for (int a2 = 0; a2 < 3; ++a2) {
+      Load<F16, 8>(r1,)"));
   EXPECT_THAT(threads, Not(HasSubstr("LoadSome")));
-  EXPECT_THAT(threads, HasSubstr("if (l < active1) r0[l] = Add("));
+  EXPECT_THAT(threads, Not(HasSubstr("if (l < active1)")));
   const std::string lanes = Functions(ColumnSums(12, 61));
   EXPECT_THAT(lanes,
               HasSubstr("else LoadSome<F16>(r1, b0 + (a0 * 61 + a1 + a2 * 244),"
@@ -184,18 +190,18 @@ Kernel SquareInTurns(int64_t turns, bool second) {
 TEST(PrintCuda, LoopsThatStorePrefetchSeveralLoads) {
   EXPECT_THAT(Functions(SquareInTurns(8, false)), HasSubstr(R"(
   for (int g1 = 0; g1 < 8; g1 += 4) {
-    float ahead[4][8];
+    float ahead0[4][8];
     #pragma unroll
     for (int u = 0; u < 4; ++u) {
       const int a1 = g1 + u;
-      Load<F16, 8>(ahead[u], b0 + (a0 + a1 * 256));
+      Load<F16, 8>(ahead0[u], b0 + (a0 + a1 * 256));
     }
     #pragma unroll
     for (int u = 0; u < 4; ++u) {
       const int a1 = g1 + u;
       #pragma unroll
       for (int l = 0; l < 8; ++l) {
-        r0[l] = ahead[u][l];
+        r0[l] = ahead0[u][l];
         r1[l] = Mul(r0[l], r0[l]);
       }
       Store<F16, 8>(b1 + (a0 + a1 * 256), r1);
@@ -205,6 +211,98 @@ TEST(PrintCuda, LoopsThatStorePrefetchSeveralLoads) {
   EXPECT_THAT(Functions(SquareInTurns(9, false)), HasSubstr("g1 += 3"));
   EXPECT_THAT(Functions(SquareInTurns(7, false)), HasSubstr("++a1"));
   EXPECT_THAT(Functions(SquareInTurns(8, true)), HasSubstr("++a1"));
+}
+
+// y[index[i]] += x[i] for 48 rows of four elements: prefetches the indices, and
+// loads x only where the index is inside.
+TEST(PrintCuda, ScatterLoopsPrefetchTheirIndices) {
+  Kernel k;
+  k.name = "scatter";
+  k.lanes = 4;
+  k.width = 4;
+  k.buffers = {{"x", DType::kF32, 192},
+               {"index", DType::kI64, 48},
+               {"y", DType::kF32, 40, true}};
+  k.axes = {{"i", 4, true}, {"row", 48}, {"all", 40, true}};
+  k.registers = {{DType::kI64}, {DType::kF32, true}, {DType::kF32}};
+  k.phases.push_back({{2}, {Constant(2, 0), Store(2, {0, {{2, 1}}}, 2)}});
+  Stmt scatter{.kind = codegen::StmtKind::kScatterAdd, .op = ScalarOp::kAdd};
+  scatter.buffer = 2;
+  scatter.index = {0, {{0, 1}}};
+  scatter.indexed = {{0, 4, 10}};
+  scatter.src[0] = 1;
+  k.phases.push_back({{0},
+                      {Loop(1, {Load(0, 1, {0, {{1, 1}}}),
+                                Load(1, 0, {0, {{0, 1}, {1, 4}}}), scatter})}});
+  Verify(k);
+  const std::string text = Functions(k);
+  EXPECT_THAT(text, HasSubstr(R"(
+  for (int g1 = 0; g1 < 48; g1 += 48) {
+    i64 ahead0[48];
+    #pragma unroll
+    for (int u = 0; u < 48; ++u) {
+      const int a1 = g1 + u;
+      ahead0[u] = I64::From(Get(b1 + (a1)));
+    })"));
+  EXPECT_THAT(text, HasSubstr(R"(
+      r0 = ahead0[u];
+      if ((u64)(i64)r0 < 10ull) {
+        Load<F32, 4>(r1, b0 + (a0 + a1 * 4));)"));
+}
+
+// A vector loop that does not end with whole groups prints the last one apart.
+TEST(PrintCuda, OnlyTheLastGroupOfALoopIsMasked) {
+  Kernel k;
+  k.name = "maximum";
+  k.lanes = 32;
+  k.width = 1;
+  k.buffers = {{"x", DType::kF32, 77}, {"y", DType::kF32, 1, true}};
+  k.axes = {{"i", 77, true}};
+  k.registers = {{DType::kF32, true}, {DType::kF32, true}, {DType::kF32}};
+  k.phases.push_back(
+      {{},
+       {Init(ScalarOp::kMaximum, 0),
+        Loop(0,
+             {Load(1, 0, {0, {{0, 1}}}), Accumulate(ScalarOp::kMaximum, 0, 1)}),
+        ReduceLanes(ScalarOp::kMaximum, 2, 0), Store(1, {}, 2)}});
+  Verify(k);
+  EXPECT_THAT(Functions(k), HasSubstr(R"(
+  #pragma unroll 4
+  for (int g0 = 0; g0 < 64; g0 += 32) {
+    const int a0 = g0 + x * 1;
+    Load<F32, 1>(r1, b0 + (a0));
+    #pragma unroll
+    for (int l = 0; l < 1; ++l) {
+      r0[l] = Max(r0[l], r1[l]);
+    }
+  }
+  for (int g0 = 64; g0 < 77; g0 += 32) {
+    const int a0 = g0 + x * 1;
+    const int active0 = 77 - a0;)"));
+}
+
+// One value for all lanes can be stored twice.
+TEST(PrintCuda, StoresOfOneValueAreScopesOfTheirOwn) {
+  Kernel k;
+  k.name = "fill";
+  k.lanes = 4;
+  k.width = 4;
+  k.buffers = {{"x", DType::kF32, 4, true}, {"y", DType::kF32, 4, true}};
+  k.axes = {{"i", 4, true}};
+  k.registers = {{DType::kF32}};
+  k.phases.push_back({{0},
+                      {Constant(0, 1), Store(0, {0, {{0, 1}}}, 0),
+                       Store(1, {0, {{0, 1}}}, 0)}});
+  Verify(k);
+  for (const char* buffer : {"b0", "b1"}) {
+    EXPECT_THAT(Functions(k), HasSubstr(fmt::format(R"(
+  {{
+    float all0[4];
+    for (int l = 0; l < 4; ++l) all0[l] = r0;
+    Store<F32, 4>({} + (a0), all0);
+  }})",
+                                                    buffer)));
+  }
 }
 
 // Loads of a buffer that another iteration may have written are not prefetched.

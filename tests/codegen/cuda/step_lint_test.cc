@@ -108,6 +108,10 @@ constexpr Exception kExceptions[] = {
      "a hard swish divides by 6"},
     {"pool_copy", "accesses of 16 bytes",
      "rows of 81 elements do not begin at multiples of 16 bytes"},
+    {"reshape_15", "threads", "four channels, and images of 16 pixels"},
+    {"reshape_15", "divisions in a loop", "a quotient of logarithms"},
+    {"slice_4", "excess us", "four channels, and images of 16 pixels"},
+    {"slice_4", "bytes in flight", "four channels, and images of 16 pixels"},
 };
 
 bool IsExcused(const std::string& kernel, const std::string& rule) {
@@ -378,27 +382,27 @@ INSTANTIATE_TEST_SUITE_P(
     Steps, StepLint,
     ::testing::Values(
         Case{"ResNet50", "nvidia-h200", "resnet50-v1.5", 256,
-             NormLowering::kKernels, 20 << 10, BrokenGrids(20, 5), 0.12, true},
+             NormLowering::kKernels, 20 << 10, BrokenGrids(18, 5), 0.12, true},
         Case{"ResNet50Separate", "nvidia-h200", "resnet50-v1.5", 256,
              NormLowering::kSeparate, 20 << 10, BrokenGrids(16, 6)},
         Case{"ResNet50Statistics", "nvidia-h200", "resnet50-v1.5", 256,
-             NormLowering::kStatistics, 20 << 10, BrokenGrids(14, 15)},
+             NormLowering::kStatistics, 20 << 10, BrokenGrids(13, 15)},
         Case{"ResNet50Gradients", "nvidia-h200", "resnet50-v1.5", 256,
-             NormLowering::kGradients, 20 << 10, BrokenGrids(11, 19)},
+             NormLowering::kGradients, 20 << 10, BrokenGrids(10, 19)},
         Case{"ResNet50Prologues", "nvidia-h200", "resnet50-v1.5", 256,
-             NormLowering::kPrologues, 20 << 10, BrokenGrids(11, 15)},
+             NormLowering::kPrologues, 20 << 10, BrokenGrids(10, 15)},
         Case{"ResNet50Joins", "nvidia-h200", "resnet50-v1.5", 256,
-             NormLowering::kJoins, 20 << 10, BrokenGrids(11, 14)},
+             NormLowering::kJoins, 20 << 10, BrokenGrids(10, 14)},
         Case{"ResNet50A100", "nvidia-a100", "resnet50-v1.5", 256,
-             NormLowering::kKernels, 10 << 10, BrokenGrids(20, 7)},
+             NormLowering::kKernels, 10 << 10, BrokenGrids(20, 8)},
         // A B200 would need 37 KB in flight. How many prefetched
         // loads that takes is not measured yet.
         Case{"ResNet50B200", "nvidia-b200", "resnet50-v1.5", 256,
-             NormLowering::kKernels, 20 << 10, BrokenGrids(21, 6), 0.35},
+             NormLowering::kKernels, 20 << 10, BrokenGrids(19, 8), 0.35},
         Case{"Vgg16", "nvidia-h200", "vgg16", 64, NormLowering::kKernels,
              20 << 10, BrokenGrids(10, 1)},
         Case{"Imported", "nvidia-h200", "convolutional.pt2", 32768,
-             NormLowering::kKernels, 20 << 10, BrokenGrids(27, 4), 0.12, true}),
+             NormLowering::kKernels, 20 << 10, BrokenGrids(26, 4), 0.12, true}),
     [](const auto& row) { return std::string(row.param.name); });
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "codegen/lower/lower.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -506,6 +507,46 @@ TEST(LowerFusion, ABlockOfAGpuHasSeveralWarpsWhateverTheImagesSize) {
 }
 
 // Where the axis before the fastest is short, another gives the rows.
+// The slower of two summed axes has too few elements to occupy a GPU.
+TEST(LowerFusion, AGpuSplitsTheSummedAxisThatGivesItEnoughBlocks) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  const ir::TensorType type{ir::DType::kF16, {128, 112, 112, 32}, {}};
+  ir::Value* x = graph.AddInput(type, ir::InputRole::kData, "x");
+  ir::Value* y = graph.AddInput({ir::DType::kF16, {128, 32}, {}},
+                                ir::InputRole::kData, "y");
+  ir::Value* both = b.Times(x, b.Broadcast(y, type.shape, {0, 3}));
+  graph.AddOutput(b.ReduceSum(both, {0, 1, 2}), "sum");
+  const test::BareTarget queries;
+  passes::PassContext context(queries, {});
+  passes::Fuse(graph, context);
+  const ir::Target target = ir::FindTarget("nvidia-h200");
+  const Kernel kernel = LowerFusion(*graph.nodes()[0], target).kernel;
+  EXPECT_GE(NumTasks(kernel, kernel.phases[0]), 2 * target.threads)
+      << Print(kernel);
+}
+
+// Rows of 197 elements do not begin at multiples of 16 bytes.
+TEST(LowerFusion, AThreadOfAGpuAccessesWhatItsRowsAreAlignedTo) {
+  for (const auto& [extent, width] :
+       {std::pair{192, 4}, std::pair{198, 2}, std::pair{197, 1}}) {
+    const auto graph = test::ParseOrDie(fmt::format(R"(graph rows {{
+      %x = data : f32[1024,{0}]
+      %sum = reduce(%x) {{dims=[1], kind="sum"}} : f32[1024]
+      %all = broadcast(%sum) {{dims=[0], shape=[1024,{0}]}} : f32[1024,{0}]
+      %y = div(%x, %all) : f32[1024,{0}]
+      return %y as "y"
+    }})",
+                                                    extent));
+    const test::BareTarget queries;
+    passes::PassContext context(queries, {});
+    passes::Fuse(*graph, context);
+    EXPECT_EQ(LowerFusion(*graph->nodes()[0], ir::FindTarget("nvidia-h200"))
+                  .kernel.width,
+              width);
+  }
+}
+
 TEST(LowerFusion, ABlockOfAGpuTakesRowsFromALongAxis) {
   ir::Graph graph;
   ir::Builder b(graph);
