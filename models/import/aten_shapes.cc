@@ -566,6 +566,7 @@ constexpr AtenOp kShapesOps[] = {
     {"constant_pad_nd.default", Pad},
     {"copy.default", Copy},
     {"diff.default", Diff},
+    {"lift_fresh_copy.default", Same},
     {"pad.default", Pad},
     {"repeat.default", Repeat},
     {"stack.default", Stack},

@@ -42,6 +42,11 @@ class Scale:
                        ("vgg16-bn", 2, 32))
     isolate_parts: int = 4  # of the measured step
     vgg_batch: int = 128
+    # Models of torchvision that are exported from PyTorch.
+    imported: tuple = ("vit_b_16", "swin_t", "efficientnet_b0", "mobilenet_v2",
+                       "convnext_tiny", "densenet121", "regnet_y_400mf",
+                       "resnext50_32x4d")
+    imported_batch: int = 128
 
 
 def rehearsal(beside_torch):
@@ -53,7 +58,7 @@ def rehearsal(beside_torch):
                  dtypes=("bf16", "fp32"), rounds=2, small_arch=tiny, seeds=3,
                  step_arch=("resnet18",), isolated=((tiny, 2, 32),),
                  isolate_parts=2,
-                 vgg_batch=0)
+                 vgg_batch=0, imported=("squeezenet1_1",), imported_batch=2)
 
 
 def kernel_cache(out):
@@ -96,7 +101,8 @@ class Plan:
                  *self.memory()[:1],
                  *isolated, *real["lowerings"], *steps, *self.sanitizer(),
                  *(u for dtype in curves for u in curves[dtype]), *classes,
-                 *self.memory(), *speed["grid"], *self.limits()]
+                 *self.memory(), *speed["grid"], *self.imported(),
+                 *self.limits()]
         # Keeps the first occurrence of each.
         units = list({unit.name: unit for unit in units}.values())
         if self.on_gpu:
@@ -400,14 +406,55 @@ class Plan:
                  lambda job, d=dtype: compare(job, d))]
                 for dtype in self.scale.dtypes}
 
+    # --- imported models ----------------------------------------------------
+
+    def archive(self, job, name):
+        """Returns the path of an exported model of torchvision."""
+        folder = self.scratch / "models"
+        path = folder / f"{name}.pt2"
+        if not path.exists():
+            job.run([self.args.python, "-B", HERE / "export_models.py", "--out",
+                     folder, "--image-size", self.scale.image_size,
+                     *self.scale.imported])
+        return path
+
+    def imported(self):
+        """Returns units that compare the kernels of exported models with the
+        interpreter, and their speed with PyTorch's."""
+        s = self.scale
+        dtype, batch = s.dtypes[0], s.imported_batch
+
+        def isolate(job, name):
+            return self.isolate(job, self.archive(job, name), 2, s.image_size,
+                                dtype, [], s.classes)
+
+        def speed(name, variant):
+            return (self.torch(variant, batch, dtype, name) if variant else
+                    self.bench("fusor", batch, dtype, arch=name,
+                               find=self.archive))
+
+        units = [Unit(f"isolate/{name} {dtype}", "imported", 45,
+                      lambda job, n=name: isolate(job, n),
+                      ("backend", "torchvision"), most=300)
+                 for name in s.imported]
+        for variant in (None, "graph", "compile-graph"):
+            for name in s.imported:
+                unit_name, needs, seconds, act = speed(name, variant)
+                units.append(Unit(
+                    f"speed/{name} {dtype} {batch}/{unit_name}/0", "imported",
+                    seconds, act, (*needs, "torchvision"), most=240))
+        return units
+
     # --- speed --------------------------------------------------------------
 
     def bench(self, name, batch, dtype, flags=(), needs=(), arch=None,
-              seconds=15):
-        """Returns a unit that measures fusor."""
+              seconds=15, find=None):
+        """Returns a unit that measures fusor. `find` returns the file of a
+        model that is not built in."""
         def act(job):
+            model = self.model(find(job, arch) if find else arch, batch)
             report = self.run_fusor(
-                job, "bench", *self.model(arch, batch), "--dtype", dtype,
+                job, "bench", *model, "--dtype", dtype,
                 "--label-smoothing", 0.1, "--warmup", self.scale.warmup,
                 "--iterations", self.scale.iterations, *flags,
                 *(["--static-loss-scale", 128] if dtype == "fp16" else []))
@@ -420,7 +467,7 @@ class Plan:
         def act(job):
             report = self.run_python(
                 job, "torch_peer.py", "--variant", variant, "--dtype", dtype,
-                "--arch", TORCH_ARCH[arch or self.scale.arch], "--device",
+                "--arch", TORCH_ARCH.get(arch or self.scale.arch, arch), "--device",
                 self.device, "-b", batch, "--image-size", self.scale.image_size,
                 "--classes", self.scale.classes, "--warmup", self.scale.warmup,
                 "--iterations", self.scale.iterations)
