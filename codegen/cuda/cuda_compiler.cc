@@ -53,29 +53,37 @@ bool IsRearranged(const ir::Node& node) {
   return from.dtype != to.dtype || OrderOf(from) != OrderOf(to);
 }
 
-// Windows of a kernel are unrolled.
-constexpr int64_t kMaxWindow = 49;
+// A generated kernel for strided data gradients unrolls the filter's elements.
+constexpr int64_t kMaxUnrolled = 49;
+// cuDNN's depthwise engines support filters of so many elements.
+constexpr int64_t kMaxCudnnFilter = 25;
 
-// Returns the generated kernel for a strided depthwise data gradient, for which
-// cuDNN's take 20 times as long as their bytes: channels-last, with the
-// channels of the filters fastest.
-std::optional<ir::LibraryCandidate> DepthwiseGradient(
-    const ir::Node& node, const ir::Target& target) {
-  if (!ir::IsStridedDepthwiseGradient(node)) return std::nullopt;
-  const ir::TensorType& weight = node.input(1)->type();
-  if (weight.shape[2] * weight.shape[3] > kMaxWindow ||
-      !ir::IsFloat(weight.dtype)) {
+// Returns the generated kernel for a depthwise convolution, or a gradient, for
+// which cuDNN has only engines for any groups. On an H200, these take 20 to 80
+// times as long as their bytes. Channels-last, also the filters.
+std::optional<ir::LibraryCandidate> DepthwiseKernel(const ir::Node& node,
+                                                    const ir::Target& target) {
+  if (!ir::IsPlainConvolution(node) || !ir::IsDepthwise(node)) {
     return std::nullopt;
   }
+  const ir::Convolution conv = *ir::ConvolutionOf(node);
+  const int64_t filter = conv.weight.shape[2] * conv.weight.shape[3];
+  const bool generated = ir::IsStridedDepthwiseGradient(node)
+                             ? filter <= kMaxUnrolled
+                             : filter > kMaxCudnnFilter;
+  if (!generated) return std::nullopt;
+  const auto layout_of = [&](const ir::TensorType& type) {
+    return type.shape == conv.weight.shape ? ir::ParseLayout("cdba")
+                                           : LayoutFor(type);
+  };
   ir::LibraryCandidate candidate;
   candidate.name = candidate.algorithm = ir::kGeneratedAlgorithm;
-  candidate.operands = {LayoutFor(node.input(0)->type()),
-                        ir::ParseLayout("cdba")};
-  candidate.results = {LayoutFor(node.output()->type())};
+  for (const ir::Value* input : node.inputs()) {
+    candidate.operands.push_back(layout_of(input->type()));
+  }
+  candidate.results = {layout_of(node.output()->type())};
   candidate.modelled_ns =
-      ir::KernelNs(ir::KernelBytes(node.input(0)->type()) +
-                       ir::KernelBytes(node.output()->type()),
-                   target);
+      ir::KernelNs(ir::KernelBytes(conv.x) + ir::KernelBytes(conv.y), target);
   return candidate;
 }
 
@@ -142,7 +150,7 @@ std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
   if (IsKnownMatmul(node)) return {AsTheyLie(node, "cublaslt")};
   const bool convolution = ir::ConvolutionOf(node).has_value();
   if (!convolution && !node.HasTrait(ir::OpTrait::kPooling)) return {};
-  if (auto depthwise = DepthwiseGradient(node, target_)) return {*depthwise};
+  if (auto depthwise = DepthwiseKernel(node, target_)) return {*depthwise};
   const codegen::LibraryCall call = ChannelsLast(node);
   ir::LibraryCandidate candidate;
   candidate.name = candidate.algorithm =

@@ -6,6 +6,7 @@
 #include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "ir/target/conv_problem.h"
 #include "passes/fusion/contraction.h"
 #include "passes/fusion/iteration_domain.h"
 
@@ -42,6 +43,9 @@ LoweredKernel LowerFusion(const ir::Node& fusion, const ir::Target& target) {
   const bool eager = fusion.attrs().String("rounding") == "eager";
   const ir::Graph& body = *fusion.body();
   if (PoolingOf(body) != nullptr) return LowerPool(body, target, eager);
+  if (ir::IsDepthwise(*body.nodes()[0])) {
+    return LowerDepthwise(body, target, eager);
+  }
   if (passes::ContractionIn(body) != nullptr) {
     return LowerContraction(body, target, eager);
   }

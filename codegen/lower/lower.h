@@ -77,6 +77,15 @@ LoweredKernel LowerLoops(const ir::Graph& body, const ir::Target& target,
 // fastest for channels-last.
 LoweredKernel LowerPool(const ir::Graph& body, const ir::Target& target,
                         bool eager);
+
+// A depthwise convolution, its data gradient with stride 1 or its weight
+// gradient, the only node of the body, for filters of any size: loops over the
+// filter, or over the pixels. Pixels outside of the image count as 0. Sums in
+// f32 (f64 for f64); a weight gradient sums parts of images first. Layouts as
+// for LowerPool.
+LoweredKernel LowerDepthwise(const ir::Graph& body, const ir::Target& target,
+                             bool eager);
+
 // A matmul or a 1x1 convolution, in tiles of registers, and elementwise nodes
 // that compute its operands or read its result (passes/fusion/contraction.h).
 // Vectors run along the result's fastest dimension. The factor that changes

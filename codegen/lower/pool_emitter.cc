@@ -13,8 +13,16 @@ using ir::DType;
 using ir::ScalarOp;
 using ir::Value;
 
-// Returns the strides in elements, by dimension. Rank 1 is along the channels.
-// REQUIRES: no tiles.
+// Returns whether the value is constant except along the channels.
+bool IsSpread(const Value* value) {
+  const ir::Node* node = value->producer();
+  if (node == nullptr || node->HasTrait(ir::OpTrait::kPooling)) return false;
+  if (node->op().fusion != ir::FusionKind::kElementwise) return true;
+  return std::all_of(node->inputs().begin(), node->inputs().end(), IsSpread);
+}
+
+}  // namespace
+
 std::array<int64_t, 4> StridesOf(const ir::TensorType& type) {
   if (type.rank() == 0) return {};
   if (type.rank() == 1) return {0, 1, 0, 0};
@@ -26,16 +34,6 @@ std::array<int64_t, 4> StridesOf(const ir::TensorType& type) {
   }
   return strides;
 }
-
-// Returns whether the value is constant except along the channels.
-bool IsSpread(const Value* value) {
-  const ir::Node* node = value->producer();
-  if (node == nullptr || node->HasTrait(ir::OpTrait::kPooling)) return false;
-  if (node->op().fusion != ir::FusionKind::kElementwise) return true;
-  return std::all_of(node->inputs().begin(), node->inputs().end(), IsSpread);
-}
-
-}  // namespace
 
 PoolEmitter::PoolEmitter(const ir::Graph& body, KernelBuilder& builder,
                          bool eager)

@@ -13,6 +13,10 @@
 
 namespace fusor::codegen {
 
+// Returns the strides in elements, by dimension. Rank 1 is along the channels.
+// REQUIRES: no tiles.
+std::array<int64_t, 4> StridesOf(const ir::TensorType& type);
+
 // Spatial position of an access, per dimension: block * scale + offset.
 struct PoolPlace {
   bool tap;  // in the pooling's source; otherwise in its result

@@ -53,13 +53,20 @@ bool IsPlainConvolution(const Node& node) {
   return node.HasTrait(OpTrait::kConvolution);
 }
 
+bool IsDepthwise(const Node& node) {
+  if (!IsPlainConvolution(node)) return false;
+  const auto conv = ConvolutionOf(node);
+  const Shape& weight = conv->weight.shape;
+  const Attrs& attrs = node.attrs();
+  return attrs.Int("groups") == weight[0] && weight[1] == 1 &&
+         conv->x.shape[1] == weight[0] && AreOnes(attrs.Ints("dilation")) &&
+         attrs.Ints("pad").size() == 2 &&
+         (conv->kind != ConvKind::kForward || !attrs.Bool("relu"));
+}
+
 bool IsStridedDepthwiseGradient(const Node& node) {
-  if (node.kind() != OpKind::kConv2dGradInput) return false;
-  const Shape& weight = node.input(1)->type().shape;
-  return node.attrs().Int("groups") == weight[0] && weight[1] == 1 &&
-         node.output()->type().shape[1] == weight[0] &&
-         !AreOnes(node.attrs().Ints("stride")) &&
-         AreOnes(node.attrs().Ints("dilation"));
+  return node.kind() == OpKind::kConv2dGradInput && IsDepthwise(node) &&
+         !AreOnes(node.attrs().Ints("stride"));
 }
 
 std::string ConvolutionProblem(const Node& node) {

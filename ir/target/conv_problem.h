@@ -31,8 +31,10 @@ bool HasWinogradGeometry(const Shape& weight, const Attrs& attrs);
 // True for a convolution with at most a bias and a ReLU, no library fusion.
 bool IsPlainConvolution(const Node& node);
 
-// True for the data gradient of a convolution whose filters move by more than a
-// pixel and read a channel each, one filter per channel, without dilation.
+// True for a convolution, or a gradient of one, with one filter per channel
+// that reads only that channel, without dilation and ReLU.
+bool IsDepthwise(const Node& node);
+// True for a depthwise data gradient whose filters move by more than a pixel.
 bool IsStridedDepthwiseGradient(const Node& node);
 
 // Returns a one-line key of what determines a library's speed besides dtypes,

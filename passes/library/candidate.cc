@@ -55,11 +55,11 @@ std::optional<ir::LibraryCandidate> ChooseCandidate(
   return std::nullopt;
 }
 
-// Excludes ops that combine many operand elements per result, except
-// convolutions of few: libraries run those.
+// Excludes ops that combine many operand elements per result, except depthwise
+// convolutions: libraries run those.
 bool IsGenerated(const ir::Node& node, const ir::TargetQueries& target) {
   if (node.op().fusion != ir::FusionKind::kLibrary ||
-      (node.op().macs != nullptr && !ir::IsStridedDepthwiseGradient(node))) {
+      (node.op().macs != nullptr && !ir::IsDepthwise(node))) {
     return false;
   }
   const auto candidates = target.Candidates(node);

@@ -98,11 +98,13 @@ TEST_F(ConvPlanTest, EveryConvolutionOfTheStepHasAPlan) {
                                                   {"conv2d_grad_weight", 23}}));
 }
 
-// cuDNN's kernels for these take 20 times as long as their bytes.
-TEST_F(ConvPlanTest, StridedDepthwiseDataGradientsAreGenerated) {
+// For these, cuDNN has no depthwise engines.
+TEST_F(ConvPlanTest, SomeDepthwiseConvolutionsAreGenerated) {
   const auto compiler = Compiler();
-  for (const auto& [groups, stride] :
-       {std::pair{64, 2}, std::pair{64, 1}, std::pair{32, 2}}) {
+  for (const auto& [groups, stride, window, generated] :
+       {std::tuple{64, 2, 3, true}, std::tuple{64, 1, 3, false},
+        std::tuple{32, 2, 3, false}, std::tuple{64, 1, 7, true},
+        std::tuple{32, 1, 7, false}}) {
     ir::Graph graph;
     ir::Builder b(graph);
     const auto input = [&](const ir::Shape& shape) {
@@ -112,16 +114,16 @@ TEST_F(ConvPlanTest, StridedDepthwiseDataGradientsAreGenerated) {
     const int64_t pixels = 16 / stride;
     const ir::Node* gradient =
         b.Add("conv2d_grad_input",
-              {input({8, 64, pixels, pixels}), input({64, 64 / groups, 3, 3})},
+              {input({8, 64, pixels, pixels}),
+               input({64, 64 / groups, window, window})},
               {{"stride", std::vector<int64_t>{stride, stride}},
-               {"pad", std::vector<int64_t>{1, 1}},
+               {"pad", std::vector<int64_t>{window / 2, window / 2}},
                {"groups", int64_t{groups}},
                {"input_shape", std::vector<int64_t>{8, 64, 16, 16}}});
     const auto candidates = compiler->Candidates(*gradient);
     ASSERT_FALSE(candidates.empty());
-    EXPECT_EQ(candidates[0].algorithm == ir::kGeneratedAlgorithm,
-              groups == 64 && stride == 2)
-        << groups << " groups, stride " << stride;
+    EXPECT_EQ(candidates[0].algorithm == ir::kGeneratedAlgorithm, generated)
+        << groups << " groups, stride " << stride << ", " << window;
   }
 }
 

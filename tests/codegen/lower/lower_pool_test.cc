@@ -1,5 +1,6 @@
-// Kernels of pooling and of copies between layouts. Compares them with the
-// interpreter, and their emulated GPU text with the kernel interpreter.
+// Kernels of pooling, depthwise convolutions and copies between layouts.
+// Compares them with the interpreter, and their emulated GPU text with the
+// kernel interpreter.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -272,10 +273,10 @@ TEST_P(PoolKernelTest, MeansAndTheirGradients) {
   CheckText();
 }
 
-// One filter per channel. The filters' channels are fastest, or not.
-TEST_P(PoolKernelTest, StridedDepthwiseGradients) {
+// One filter per channel: convolution with and without bias, data gradient and
+// weight gradient. The filters' channels are fastest, or not.
+TEST_P(PoolKernelTest, DepthwiseConvolutions) {
   for (const Pool& pool : Pools()) {
-    if (pool.stride == std::vector<int64_t>{1, 1}) continue;
     const int64_t channels = pool.image[1];
     ir::Shape pooled = pool.image;
     for (size_t i = 0; i < 2; ++i) {
@@ -284,28 +285,39 @@ TEST_P(PoolKernelTest, StridedDepthwiseGradients) {
                       1;
     }
     for (const char* filter : {"cdba", ""}) {
-      Graph graph;
-      const Tensor dy =
-          test::RandomTensor(Type(pooled, GetParam()), pool.image[2]);
-      const Tensor w =
-          test::RandomTensor({GetParam(),
+      const TensorType weight{GetParam(),
                               {channels, 1, pool.window[0], pool.window[1]},
-                              ir::ParseLayout(filter)},
-                             2);
-      ir::Node* node =
-          graph.AddNode("conv2d_grad_input",
-                        {graph.AddInput(dy.type, ir::InputRole::kData, "dy"),
-                         graph.AddInput(w.type, ir::InputRole::kData, "w")},
-                        {{"stride", pool.stride},
-                         {"pad", pool.pad},
-                         {"groups", channels},
-                         {"input_shape", pool.image}});
-      node->output()->set_type(Type(pool.image, GetParam()));
-      graph.AddOutput(node->output(), "dx");
-      const passes::OutlineRequest request{.members = {node},
-                                           .separate_operands = true};
-      passes::Outline(graph, {&request, 1});
-      Check(graph, {dy, w}, 2 * Rounding());
+                              ir::ParseLayout(filter)};
+      const Tensor x = test::RandomTensor(Type(pool.image, GetParam()), 1);
+      const Tensor dy = test::RandomTensor(Type(pooled, GetParam()), 2);
+      const Tensor w = test::RandomTensor(weight, 3);
+      const Tensor bias = test::RandomTensor({GetParam(), {channels}, {}}, 4);
+      const auto check = [&](const char* op, const std::vector<Tensor>& inputs,
+                             ir::Attrs attrs, const TensorType& result) {
+        attrs.Set("stride", pool.stride);
+        attrs.Set("pad", pool.pad);
+        attrs.Set("groups", channels);
+        Graph graph;
+        std::vector<ir::Value*> operands;
+        for (const Tensor& input : inputs) {
+          operands.push_back(
+              graph.AddInput(input.type, ir::InputRole::kData, "x"));
+        }
+        ir::Node* node = graph.AddNode(op, operands, attrs);
+        node->output()->set_type(result);
+        graph.AddOutput(node->output(), "y");
+        const passes::OutlineRequest request{.members = {node},
+                                             .separate_operands = true};
+        passes::Outline(graph, {&request, 1});
+        // Sums of up to 243 products.
+        Check(graph, inputs, 16 * Rounding());
+      };
+      check("conv2d", {x, w}, {}, dy.type);
+      check("conv2d", {x, w, bias}, {}, dy.type);
+      check("conv2d_grad_input", {dy, w}, {{"input_shape", pool.image}},
+            x.type);
+      check("conv2d_grad_weight", {x, dy}, {{"weight_shape", weight.shape}},
+            weight);
     }
   }
   CheckText();
