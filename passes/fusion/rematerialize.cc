@@ -310,6 +310,8 @@ class Rematerialization {
       Node* copy = graph_.AddNode(from->kind(), std::move(inputs),
                                   from->attrs(), from->location());
       copy->output()->set_type(from->output()->type());
+      // Does not depend on which names earlier passes have used.
+      graph_.Rename(copy->output(), from->output()->name() + "_recomputed");
       cluster_.emplace(copy, recipe.reader);
       copies_[{recipe.reader, from->output()}] = copy->output();
       added.push_back(copy);

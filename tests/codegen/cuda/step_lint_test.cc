@@ -110,6 +110,8 @@ constexpr Exception kExceptions[] = {
      "rows of 81 elements do not begin at multiples of 16 bytes"},
     {"reshape_15", "threads", "four channels, and images of 16 pixels"},
     {"reshape_15", "divisions in a loop", "a quotient of logarithms"},
+    {"reshape_15", "accesses of 16 bytes",
+     "four channels, and images of 16 pixels"},
     {"slice_4", "excess us", "four channels, and images of 16 pixels"},
     {"slice_4", "bytes in flight", "four channels, and images of 16 pixels"},
 };

@@ -108,9 +108,9 @@ TEST(RankStep, HasTheKernelsOfOneRank) {
                     return s.kind == codegen::StepKind::kCollective;
                   })};
   };
-  EXPECT_EQ(counts(1, {}), (Counts{116, 0}));
-  EXPECT_EQ(counts(8, {}), (Counts{119, 5}));
-  EXPECT_EQ(counts(8, ir::DType::kF32), (Counts{169, 2}));
+  EXPECT_EQ(counts(1, {}), (Counts{115, 0}));
+  EXPECT_EQ(counts(8, {}), (Counts{118, 5}));
+  EXPECT_EQ(counts(8, ir::DType::kF32), (Counts{168, 2}));
 }
 
 INSTANTIATE_TEST_SUITE_P(
