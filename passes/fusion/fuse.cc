@@ -5,9 +5,10 @@
 //  2. Every consumer of a free node (constant, iota, broadcast, ...) gets a
 //     separate copy: inside a kernel it costs nothing.
 //  3. Nodes are clustered, see clustering.h.
-//  4. On a CPU, clusters recompute values that others store for them, see
+//  4. Clusters recompute values that others store for them, see
 //     rematerialize.h.
-//  5. Each cluster becomes a `fusion` node.
+//  5. Small clusters that read only inputs of the graph are merged.
+//  6. Each cluster becomes a `fusion` node.
 //
 // With fusion off, only free nodes are merged into their consumer, as in an
 // eager framework's kernels.
@@ -222,6 +223,55 @@ std::vector<Node*> KernelOrder(const std::vector<Node*>& nodes,
                                                                       : nodes;
 }
 
+// A kernel of so few elements takes no longer than its launch.
+constexpr int64_t kSmallSource = 4096;
+
+// Whether the cluster is a loop over few elements that reads only inputs of the
+// graph, i.e. parameters, and none of its results is an output.
+bool IsSmallSource(const std::vector<Node*>& cluster, const ValueSet& outputs) {
+  const std::unordered_set<const Node*> set(cluster.begin(), cluster.end());
+  const auto reads_inputs = [&](const Node* node) {
+    return std::ranges::all_of(node->inputs(), [&](const Value* input) {
+      return input->producer() == nullptr || set.contains(input->producer());
+    });
+  };
+  return !std::ranges::all_of(cluster, [](Node* n) { return IsFree(*n); }) &&
+         std::ranges::all_of(cluster, [&](const Node* node) {
+           return IsFusible(*node) && reads_inputs(node) &&
+                  node->output()->type().num_elements() <= kSmallSource &&
+                  !outputs.contains(node->output());
+         });
+}
+
+// Merges small sources of equal loops. Each would be a launch of its own, such
+// as those that bound Swin's logit scales.
+void MergeSmallSources(const ValueSet& outputs,
+                       std::vector<std::vector<Node*>>& clusters) {
+  std::vector<std::vector<Node*>*> merged;
+  for (std::vector<Node*>& cluster : clusters) {
+    if (!IsSmallSource(cluster, outputs)) continue;
+    const auto takes = [&](const std::vector<Node*>* first) {
+      std::vector<const Node*> nodes(cluster.begin(), cluster.end());
+      nodes.insert(nodes.end(), first->begin(), first->end());
+      ValueSet results = ResultsOf(cluster, outputs);
+      results.merge(ResultsOf(*first, outputs));
+      IterationDomain domain;
+      std::string reason;
+      return nodes.size() <= kMaxKernelNodes &&
+             cluster.back()->output()->type() ==
+                 first->back()->output()->type() &&
+             AnalyzeDomain(nodes, results, &domain, &reason);
+    };
+    const auto first = std::ranges::find_if(merged, takes);
+    if (first == merged.end()) {
+      merged.push_back(&cluster);
+      continue;
+    }
+    (*first)->insert((*first)->begin(), cluster.begin(), cluster.end());
+    cluster.clear();
+  }
+}
+
 }  // namespace
 
 bool Fuse(Graph& graph, PassContext& context) {
@@ -240,8 +290,9 @@ bool Fuse(Graph& graph, PassContext& context) {
     RestoreCopies(graph, cluster);
     MergeStoredCopies(graph, cluster);
   }
-  std::erase_if(clusters, [](const auto& cluster) { return cluster.empty(); });
   const ValueSet outputs = OutputsOf(graph);
+  if (options.fusion) MergeSmallSources(outputs, clusters);
+  std::erase_if(clusters, [](const auto& cluster) { return cluster.empty(); });
   std::vector<OutlineRequest> requests;
   for (const std::vector<Node*>& cluster : clusters) {
     const auto is_view = [](const Node* node) { return ir::IsView(*node); };

@@ -153,6 +153,35 @@ TEST(Fuse, AConcatenationOfViewsIsAKernelOfItsOwn) {
             "reshape (concat) matmul");
 }
 
+// Kernels of few parameters of the same shape, far apart in the graph, are one.
+TEST(Fuse, SmallKernelsOfParametersAreOne) {
+  EXPECT_EQ(OpsAfterFusion(R"(graph g {
+    %x = data : f32[8,24]
+    %a = weight : f32[24,24]
+    %b = weight : f32[24,24]
+    %c = weight : f32[24,4]
+    %ea = exp(%a) : f32[24,24]
+    %y = matmul(%x, %ea) : f32[8,24]
+    %eb = tanh(%b) : f32[24,24]
+    %z = matmul(%y, %eb) : f32[8,24]
+    %ec = exp(%c) : f32[24,4]
+    %u = matmul(%z, %ec) : f32[8,4]
+    return %u as "u"
+  })"),
+            "(tanh exp) matmul matmul (exp) matmul");
+  EXPECT_EQ(OpsAfterFusion(R"(graph g {
+    %x = data : f32[8,128]
+    %a = weight : f32[128,128]
+    %b = weight : f32[128,128]
+    %ea = exp(%a) : f32[128,128]
+    %y = matmul(%x, %ea) : f32[8,128]
+    %eb = exp(%b) : f32[128,128]
+    %z = matmul(%y, %eb) : f32[8,128]
+    return %z as "z"
+  })"),
+            "(exp) matmul (exp) matmul");
+}
+
 // With eager rounding, a kernel adds in the order of the reduction alone.
 TEST(Fuse, PartsDoNotReorderEagerSums) {
   constexpr char kSum[] = R"(graph g {
