@@ -227,7 +227,7 @@ std::vector<Node*> KernelOrder(const std::vector<Node*>& nodes,
 constexpr int64_t kSmallSource = 4096;
 
 // Whether the cluster is a loop over few elements that reads only inputs of the
-// graph, i.e. parameters, and none of its results is an output.
+// graph, e.g. parameters, and none of its results is an output.
 bool IsSmallSource(const std::vector<Node*>& cluster, const ValueSet& outputs) {
   const std::unordered_set<const Node*> set(cluster.begin(), cluster.end());
   const auto reads_inputs = [&](const Node* node) {

@@ -363,9 +363,9 @@ TEST(BuildPlan, CompilesEqualKernelsOnce) {
   ir::Graph graph("g");
   ir::Builder b(graph);
   for (int i = 0; i < 6; ++i) {
-    ir::Value* x = graph.AddInput({ir::DType::kF32, {64, 4}, {}},
+    ir::Value* x = graph.AddInput({ir::DType::kF32, {64, 128}, {}},
                                   ir::InputRole::kData, "x");
-    ir::Value* y = graph.AddInput({ir::DType::kF32, {4, 64}, {}},
+    ir::Value* y = graph.AddInput({ir::DType::kF32, {128, 64}, {}},
                                   ir::InputRole::kData, "y");
     graph.AddOutput(b.Matmul(b.Exp(b.Neg(x)), y), fmt::format("y{}", i));
   }
