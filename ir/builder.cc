@@ -448,7 +448,14 @@ Value* Builder::MaxPool2d(Value* x, const Pool2dOptions& options, Where at) {
   return Add("max_pool", {x}, PoolAttrs(options), at)->output();
 }
 
+// A single window becomes a mean, which fuses with the loops beside it.
 Value* Builder::AvgPool2d(Value* x, const Pool2dOptions& options, Where at) {
+  if (x != nullptr && x->type().rank() == 4 && options.pad_h == 0 &&
+      options.pad_w == 0 && x->type().shape[2] == options.window_h &&
+      x->type().shape[3] == options.window_w) {
+    const Layer layer(*this, at);
+    return ReduceMean(x, {2, 3}, true);
+  }
   Attrs attrs = PoolAttrs(options);
   attrs.Set("count_include_pad", options.count_include_pad);
   return Add("avg_pool", {x}, std::move(attrs), at)->output();

@@ -277,9 +277,8 @@ std::vector<double> AdaptiveMatrix(int64_t in_h, int64_t in_w, int64_t out_h,
 
 }  // namespace
 
-// A single window becomes a mean. Equal windows become an average pool.
-// Overlapping windows become a matmul with a constant matrix over the pixels,
-// which is small in practice.
+// Equal windows become an average pool. Overlapping windows become a matmul
+// with a constant matrix over the pixels, which is small in practice.
 Value* Builder::AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
                                   Where at) {
   const Layer layer(*this, at);
@@ -291,7 +290,6 @@ Value* Builder::AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
               ToString(x->type()), AtLocation(Here(at)), out_h, out_w);
   const Shape& s = x->type().shape;
   if (s[2] == out_h && s[3] == out_w) return x;
-  if (out_h == 1 && out_w == 1) return ReduceMean(x, {2, 3}, true);
   if (Divides(s[2], out_h) && Divides(s[3], out_w)) {
     const int64_t h = s[2] / out_h;
     const int64_t w = s[3] / out_w;

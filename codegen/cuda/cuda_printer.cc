@@ -24,6 +24,7 @@ using ir::DType;
 constexpr int kRevision = 5;
 
 constexpr int kWarp = 32;
+
 bool UsesVectorAxis(const Kernel& kernel, const Phase& phase) {
   bool uses = std::any_of(phase.grid.begin(), phase.grid.end(),
                           [&](int axis) { return kernel.axes[axis].vector; });

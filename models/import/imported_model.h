@@ -23,7 +23,8 @@ struct ImportedProgram {
 // Returns the tensor given for an input, which determines symbolic extents.
 using GivenTensor = std::function<const ir::NamedTensor&(const std::string&)>;
 
-// What is known about a model from its file. An extent of -1 is symbolic.
+// Inputs and results of a model, read from its file. An extent of -1 depends on
+// the batch size or on other given sizes.
 struct ImportedInterface {
   std::vector<ir::TensorType> inputs;
   size_t rank = 2;          // of the first result

@@ -18,7 +18,6 @@ using ir::Value;
 
 namespace {
 
-constexpr char kFusePass[] = "fuse";
 constexpr size_t kMaxOperands = 96;
 constexpr size_t kMaxReductions = 16;
 // Merging distant siblings would extend the live ranges of their operands and

@@ -27,6 +27,8 @@ namespace fusor::passes {
 
 // Maximum number of nodes of a fusion.
 inline constexpr size_t kMaxKernelNodes = 400;
+// The pass that records the decisions about clusters and consumes their fuel.
+inline constexpr char kFusePass[] = "fuse";
 
 // A graph whose nodes are merged step by step into units, with a topological
 // order of the units. To check whether a merge would create a cycle, it

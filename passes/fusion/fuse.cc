@@ -245,12 +245,14 @@ bool IsSmallSource(const std::vector<Node*>& cluster, const ValueSet& outputs) {
 
 // Merges small sources of equal loops. Each would be a launch of its own, such
 // as those that bound Swin's logit scales.
-void MergeSmallSources(const ValueSet& outputs,
+void MergeSmallSources(const ValueSet& outputs, PassContext& context,
                        std::vector<std::vector<Node*>>& clusters) {
   std::vector<std::vector<Node*>*> merged;
   for (std::vector<Node*>& cluster : clusters) {
     if (!IsSmallSource(cluster, outputs)) continue;
+    const Value* result = cluster.back()->output();
     const auto takes = [&](const std::vector<Node*>* first) {
+      if (first->back()->output()->type() != result->type()) return false;
       std::vector<const Node*> nodes(cluster.begin(), cluster.end());
       nodes.insert(nodes.end(), first->begin(), first->end());
       ValueSet results = ResultsOf(cluster, outputs);
@@ -258,8 +260,6 @@ void MergeSmallSources(const ValueSet& outputs,
       IterationDomain domain;
       std::string reason;
       return nodes.size() <= kMaxKernelNodes &&
-             cluster.back()->output()->type() ==
-                 first->back()->output()->type() &&
              AnalyzeDomain(nodes, results, &domain, &reason);
     };
     const auto first = std::ranges::find_if(merged, takes);
@@ -267,6 +267,12 @@ void MergeSmallSources(const ValueSet& outputs,
       merged.push_back(&cluster);
       continue;
     }
+    if (!context.ConsumeFuel(kFusePass, *result)) return;
+    context.Record({.pass = kFusePass,
+                    .subject = result->name(),
+                    .accepted = true,
+                    .reason = "reads only inputs, as another small kernel does",
+                    .location = cluster.back()->location()});
     (*first)->insert((*first)->begin(), cluster.begin(), cluster.end());
     cluster.clear();
   }
@@ -291,7 +297,7 @@ bool Fuse(Graph& graph, PassContext& context) {
     MergeStoredCopies(graph, cluster);
   }
   const ValueSet outputs = OutputsOf(graph);
-  if (options.fusion) MergeSmallSources(outputs, clusters);
+  if (options.fusion) MergeSmallSources(outputs, context, clusters);
   std::erase_if(clusters, [](const auto& cluster) { return cluster.empty(); });
   std::vector<OutlineRequest> requests;
   for (const std::vector<Node*>& cluster : clusters) {

@@ -24,7 +24,6 @@ using ir::Node;
 using ir::Use;
 using ir::Value;
 
-constexpr char kFusePass[] = "fuse";
 // Smaller values cost next to nothing. On a GPU they cost registers, which
 // limit its threads.
 constexpr int64_t kMinElements = 256;
@@ -237,13 +236,21 @@ class Rematerialization {
 
   // Whether the node's cluster computes it from a reduction's result.
   bool FollowsReduction(const Node& node) const {
-    if (node.op().fusion == ir::FusionKind::kReduce) return true;
-    const auto& inputs = node.inputs();
-    return std::any_of(inputs.begin(), inputs.end(), [&](const Value* input) {
-      const Node* producer = input->producer();
-      return producer != nullptr && ClusterOf(producer) == ClusterOf(&node) &&
-             FollowsReduction(*producer);
-    });
+    std::vector<const Node*> open{&node};
+    std::unordered_set<const Node*> seen{&node};
+    while (!open.empty()) {
+      const Node* next = open.back();
+      open.pop_back();
+      if (next->op().fusion == ir::FusionKind::kReduce) return true;
+      for (const Value* input : next->inputs()) {
+        const Node* producer = input->producer();
+        if (producer != nullptr && ClusterOf(producer) == ClusterOf(&node) &&
+            seen.insert(producer).second) {
+          open.push_back(producer);
+        }
+      }
+    }
+    return false;
   }
 
   // Returns the copy of a value in a cluster; null if there is none.

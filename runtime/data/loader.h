@@ -31,7 +31,8 @@ enum class BadRecord {
 struct LoaderOptions {
   int batch_size = 0;   // of this rank
   Transform transform;  // of images
-  // What batches hold of a data set of tensors; must fit its types.
+  // Shapes and types of input and target. Only for a data set of tensors, whose
+  // types they must match.
   std::optional<SampleForm> form{};
   bool training = false;  // see SamplerOptions
   uint64_t seed = 0;      // seed of order and augmentation

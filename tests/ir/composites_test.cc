@@ -267,8 +267,9 @@ TEST(Composite, AdaptivePoolOfEqualWindowsIsAnAveragePool) {
   EXPECT_EQ(CountOps(p.graph, "matmul"), 0);
   EXPECT_EQ(p.b.AdaptiveAvgPool2d(x, 14, 14), x);
   p.b.AdaptiveAvgPool2d(x, 1, 1);
+  p.b.AvgPool2d(x, {.window_h = 14, .window_w = 14});
   EXPECT_EQ(CountOps(p.graph, "avg_pool"), 1);
-  EXPECT_EQ(CountOps(p.graph, "reduce"), 1);
+  EXPECT_EQ(CountOps(p.graph, "reduce"), 2);
 }
 
 TEST(Composite, CrossEntropyPicksTheLabelAndSmooths) {

@@ -211,7 +211,7 @@ TEST(Autodiff, RejectsOpsThatCannotBeDifferentiated) {
   Graph graph;
   Builder b(graph);
   Value* x =
-      graph.AddInput({DType::kF32, {1, 1, 2, 2}, {}}, InputRole::kWeight, "x");
+      graph.AddInput({DType::kF32, {1, 1, 4, 4}, {}}, InputRole::kWeight, "x");
   b.set_location("pool");
   Value* y = b.AvgPool2d(x, {});
   Value* loss = b.ReduceSum(b.Times(y, y), {0, 1, 2, 3});
