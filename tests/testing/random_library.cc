@@ -250,23 +250,24 @@ class LibraryOps {
   void Pool(Value* x) {
     x = Image(x, MagnitudeLimit(DType::kF16));
     if (x == nullptr) return;
-    ir::Pool2dOptions o;
-    o.window_h = draw_.Between(1, 3);
-    o.window_w = draw_.Chance(0.7) ? o.window_h : draw_.Between(1, 4);
-    o.stride_h = draw_.Between(1, 3);
-    o.stride_w = draw_.Chance(0.7) ? o.stride_h : draw_.Between(1, 3);
-    o.pad_h = draw_.Between(0, o.window_h / 2);
-    o.pad_w = draw_.Between(0, o.window_w / 2);
-    o.count_include_pad = draw_.Chance(0.5);
+    Ints window{draw_.Between(1, 3), 0};
+    window[1] = draw_.Chance(0.7) ? window[0] : draw_.Between(1, 4);
+    Ints stride{draw_.Between(1, 3), 0};
+    stride[1] = draw_.Chance(0.7) ? stride[0] : draw_.Between(1, 3);
+    const Ints pad{draw_.Between(0, window[0] / 2),
+                   draw_.Between(0, window[1] / 2)};
     const Shape& in = x->type().shape;
-    if (in[2] + 2 * o.pad_h < o.window_h) return;
-    if (in[3] + 2 * o.pad_w < o.window_w) return;
+    if (in[2] + 2 * pad[0] < window[0]) return;
+    if (in[3] + 2 * pad[1] < window[1]) return;
     const bool max = draw_.Chance(0.6);
-    Value* y = max ? b_.MaxPool2d(x, o) : b_.AvgPool2d(x, o);
+    Attrs attrs{{"window", window}, {"stride", stride}, {"pad", pad}};
+    if (!max) attrs.Set("count_include_pad", draw_.Chance(0.5));
+    // Not AvgPool2d, which writes a single window as a mean.
+    Value* y = b_.Add(max ? "max_pool" : "avg_pool", {x}, attrs)->output();
     pool_.Adopt(y, Bound(x));
     if (max && draw_.Chance(0.3)) {
       pool_.Adopt(y->producer()->output(1),
-                  static_cast<double>(o.window_h * o.window_w));
+                  static_cast<double>(window[0] * window[1]));
     }
     if (pool_.Allows(kNoGradient) && draw_.Chance(0.5)) {
       PoolGradient(*y->producer(), max);
