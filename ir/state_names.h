@@ -1,7 +1,8 @@
 #pragma once
 
-// Names of a training graph's inputs and outputs, shared by passes, programs
-// and the training loop. Names of per-parameter values are KIND/PARAMETER.
+// Names of a training graph's inputs and outputs, shared by models, passes,
+// programs and the training loop. Names of per-parameter values are
+// KIND/PARAMETER.
 
 #include <string>
 #include <string_view>
@@ -10,6 +11,23 @@ namespace fusor::ir {
 
 // Inputs that the host writes before a step.
 inline constexpr char kLearningRate[] = "lr";
+
+// The inputs of a model: "images", whatever they are, and further ones, such as
+// a mask of tokens, by the names that the model gives them.
+inline constexpr char kModelInput[] = "images";
+inline constexpr std::string_view kFurtherInput = "input/";
+inline std::string ModelInputName(size_t index, std::string_view name) {
+  return index == 0 ? kModelInput
+                    : std::string(kFurtherInput) + std::string(name);
+}
+// Returns the model's own name of an input.
+inline std::string OwnInputName(std::string_view name) {
+  const bool further = name.starts_with(kFurtherInput);
+  return std::string(further ? name.substr(kFurtherInput.size()) : name);
+}
+inline bool IsModelInputName(std::string_view name) {
+  return name == kModelInput || name.starts_with(kFurtherInput);
+}
 
 // Loss-scale state: an f32 scalar, then three i32 scalars.
 inline constexpr char kLossScale[] = "loss_scale";

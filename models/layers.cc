@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
+#include "ir/state_names.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
 
@@ -37,20 +39,20 @@ std::string WithAnyExtents(const ir::TensorType& type) {
 }
 
 // Throws unless a model of inputs of this type accepts the sample.
-void CheckSample(const ir::TensorType& type, const SampleTypes& sample) {
-  const ir::TensorType& given = sample.input;
+void CheckSample(const ir::TensorType& type, const ir::TensorType& given,
+                 const std::string& path, const std::string& name) {
   const bool bytes = given.dtype == DType::kU8;
   const bool images = bytes && given.rank() == 3 && given.shape[0] == 3;
   const bool has_kind = !ir::IsFloat(type.dtype)
                             ? !ir::IsFloat(given.dtype)
                             : ir::IsFloat(given.dtype) || images;
   const bool fits =
-      has_kind && given.dtype != DType::kBool &&
+      has_kind && (given.dtype != DType::kBool || type.dtype == DType::kBool) &&
       std::equal(type.shape.begin(), type.shape.end(), given.shape.begin(),
                  given.shape.end(),
                  [](int64_t a, int64_t b) { return a < 0 || a == b; });
-  FUSOR_CHECK(fits, kData, "{}: tensor input: expected samples {}{}, got {}",
-              sample.path, WithAnyExtents(type),
+  FUSOR_CHECK(fits, kData, "{}: {}: expected samples {}{}, got {}", path, name,
+              WithAnyExtents(type),
               ir::IsFloat(type.dtype) ? ", or u8 if they are RGB images" : "",
               ToString(given));
 }
@@ -290,7 +292,7 @@ Value* Layers::Images(ir::Where at) {
   const Builder::Layer layer(b_, at);
   if (options_.sample.has_value()) {
     const int64_t side = options_.image_size;
-    return Input({DType::kF32, {3, side, side}, {}}, at);
+    return Input(0, "images", {DType::kF32, {3, side, side}, {}}, at);
   }
   Builder::Scope scope(b_, "images");
   const int64_t n = options_.batch;
@@ -325,7 +327,8 @@ Value* Layers::Images(ir::Where at) {
   return b_.Transpose(x, {0, 3, 1, 2});
 }
 
-Value* Layers::Input(const ir::TensorType& type, ir::Where at) {
+Value* Layers::Input(size_t index, const std::string& name,
+                     const ir::TensorType& type, ir::Where at) {
   const Builder::Layer layer(b_, at);
   Builder::Scope scope(b_, "images");
   FUSOR_CHECK(!mixes() && !augments(), kUsage,
@@ -333,9 +336,12 @@ Value* Layers::Input(const ir::TensorType& type, ir::Where at) {
               "images with a label each, got a model or data of tensors");
   const bool is_image = type.rank() == 3;
   ir::TensorType own = type;
-  if (options_.sample.has_value()) {
-    own = options_.sample->input;
-    CheckSample(type, *options_.sample);
+  if (const auto& sample = options_.sample) {
+    FUSOR_ASSERT(index < sample->inputs.size(), "{}: no type of input {}",
+                 sample->path, name);
+    own = sample->inputs[index];
+    CheckSample(type, own, sample->path,
+                sample->inputs.size() == 1 ? "tensor input" : "tensor " + name);
   } else if (is_image) {
     for (size_t d : {1, 2}) {
       if (own.shape[d] < 0) own.shape[d] = options_.image_size;
@@ -347,7 +353,8 @@ Value* Layers::Input(const ir::TensorType& type, ir::Where at) {
               "one size",
               WithAnyExtents(type));
   own.shape.insert(own.shape.begin(), options_.batch);
-  Value* x = b_.graph().AddInput(own, InputRole::kData, "images");
+  Value* x = b_.graph().AddInput(own, InputRole::kData,
+                                 ir::ModelInputName(index, name));
   if (own.dtype == DType::kU8 && ir::IsFloat(type.dtype)) {
     const auto row = [&](const std::array<double, 3>& values) {
       return b_.Constant(DType::kF32, {3, 1, 1},
@@ -396,6 +403,14 @@ Value* Layers::LabelLoss(Value* logits, Value* labels, double smoothing) {
                        {1});
 }
 
+Value* Layers::WeightedSum(Value* x, Value* weights) {
+  Value* weighted = b_.Select(b_.Compare("ne", weights, 0.0),
+                              b_.Times(x, weights), b_.Zeros(x->type()));
+  std::vector<int64_t> dims(static_cast<size_t>(RankOf(x)));
+  std::iota(dims.begin(), dims.end(), 0);
+  return b_.ReduceSum(weighted, dims);
+}
+
 void Layers::Classify(Value* logits,
                       const std::vector<AuxiliaryLogits>& auxiliary,
                       ir::Where at) {
@@ -403,8 +418,8 @@ void Layers::Classify(Value* logits,
   Builder::Scope scope(b_, "loss");
   ir::Graph& graph = b_.graph();
   const int64_t n = options_.batch;
-  if (options_.sample.has_value()) {
-    const ir::TensorType& target = options_.sample->target;
+  if (options_.sample.has_value() && options_.sample->target.has_value()) {
+    const ir::TensorType& target = *options_.sample->target;
     FUSOR_CHECK(target.shape.empty() && !ir::IsFloat(target.dtype) &&
                     target.dtype != DType::kBool,
                 kData,
@@ -429,7 +444,7 @@ void Layers::Classify(Value* logits,
   Value* weights =
       graph.AddInput({DType::kF32, {n}, {}}, InputRole::kData, "weights");
   const auto total = [&](Value* per_sample, const char* name) {
-    graph.AddOutput(b_.ReduceSum(b_.Times(per_sample, weights), {0}), name);
+    graph.AddOutput(WeightedSum(per_sample, weights), name);
   };
   Value* correct1 = b_.TopKCorrect(logits, labels, 1);
   Value* correct5 = b_.TopKCorrect(logits, labels, 5);

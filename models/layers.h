@@ -71,10 +71,11 @@ class Layers {
 
   // Adds input "images" and returns it as f32 [N,3,S,S].
   ir::Value* Images(ir::Where at = {});
-  // Adds input "images" for a model whose samples have this type; -1 is any
-  // extent. It has the type of options().sample, or `type`, with the image size
-  // as extents [C,-1,-1]. Throws kData if the sample does not fit.
-  ir::Value* Input(const ir::TensorType& type, ir::Where at = {});
+  // Adds input `index`, of that name, of a model whose samples have this type;
+  // -1 is any extent. It has the type of options().sample, or `type`, with the
+  // image size as extents [C,-1,-1]. Throws kData if the sample does not fit.
+  ir::Value* Input(size_t index, const std::string& name,
+                   const ir::TensorType& type, ir::Where at = {});
   // Logits [N,C] of an auxiliary classifier, whose loss is multiplied by
   // `weight`.
   struct AuxiliaryLogits {
@@ -89,6 +90,9 @@ class Layers {
   // Returns the loss of each label, f32, of logits [N,C,..] and labels i32
   // [N,..]; NaN for labels out of range.
   ir::Value* LabelLoss(ir::Value* logits, ir::Value* labels, double smoothing);
+  // Returns the sum of all x * weights. Those of weight 0, such as padding, do
+  // not count, even if they are NaN.
+  ir::Value* WeightedSum(ir::Value* x, ir::Value* weights);
 
  private:
   bool mixes() const {

@@ -35,9 +35,16 @@ enum class InputFormat {
 
 // Types of a sample of a data set of tensors, without the dimension of samples.
 struct SampleTypes {
-  ir::TensorType input;   // u8 [3,H,W] is normalised by mean and std
-  ir::TensorType target;  // labels, or values for other losses
-  std::string path;       // of the data set, for messages
+  std::vector<ir::TensorType> inputs;  // u8 [3,H,W] is normalised by mean, std
+  // Labels, or values for other losses. Nothing: what the model suggests.
+  std::optional<ir::TensorType> target;
+  std::string path;  // of the data set, for messages
+};
+
+// An input of a model that was not written for this library.
+struct ModelInput {
+  std::string name;    // in its file
+  int64_t tokens = 0;  // it has integers below this; 0: any values
 };
 
 struct ModelOptions {
@@ -89,7 +96,9 @@ struct ModelOptions {
 // i32 [N]; in kEval "weights" f32 [N], 0 for padding of the last batch; with
 // dropout "random_key" i64 and "step" i32; with mixup or CutMix "mixup" f32;
 // with CutMix "cutmix_left" etc., i32; with augmentation "augment_colour" and
-// "augment_box". Parameters and running statistics have torchvision's names. In
+// "augment_box". The inputs of imported models are named by
+// ir::ModelInputName. Parameters and running statistics have torchvision's
+// names. In
 // kTrain running statistics are aliased outputs, with PyTorch's unbiased
 // variance.
 struct Model {
@@ -110,10 +119,10 @@ struct CustomModel {
   bool normalizes = false;  // uses ModelOptions::mean and std
   bool trains = false;      // supports kTrain
   bool evaluates = false;
-  int64_t image_size = 0;   // the only supported size; 0: any
-  int64_t num_classes = 0;  // the default; 0: unknown
-  bool classifies = true;   // RGB images, with a label each
-  int64_t tokens = 0;       // the input is integers below this; 0: any input
+  int64_t image_size = 0;            // the only supported size; 0: any
+  int64_t num_classes = 0;           // the default; 0: unknown
+  bool classifies = true;            // RGB images, with a label each
+  std::vector<ModelInput> inputs{};  // in the order of the graph's
   // Returns the initial values for training; the model must outlive them. The
   // inputs' attributes determine the initial values if this is null, and those
   // of state without values or with another shape.

@@ -6,6 +6,7 @@
 
 #include "codegen/compiler.h"
 #include "ir/interpreter/host_tensor.h"
+#include "ir/state_names.h"
 #include "ir/support/error.h"
 #include "runtime/executor.h"
 #include "runtime/step_observer.h"
@@ -137,6 +138,16 @@ int Program::FindInput(const std::string& name) const {
     if (inputs[i].name == name) return static_cast<int>(i);
   }
   FUSOR_CHECK(false, kGraph, "program {}: no input {}", plan().name, name);
+}
+
+std::vector<int> Program::FindModelInputs() const {
+  std::vector<int> found;
+  for (size_t i = 0; i < plan().inputs.size(); ++i) {
+    if (ir::IsModelInputName(plan().inputs[i].name)) {
+      found.push_back(static_cast<int>(i));
+    }
+  }
+  return found;
 }
 
 int Program::FindOutput(const std::string& name) const {

@@ -52,6 +52,9 @@ class Program {
   // Returns the index of the input or output of that name; throws kGraph.
   int FindInput(const std::string& name) const;
   int FindOutput(const std::string& name) const;
+  // Returns the indices of the model's inputs, in the model's order; see
+  // ir::ModelInputName.
+  std::vector<int> FindModelInputs() const;
   // Return whether the program has an input or output of that name.
   bool HasInput(const std::string& name) const;
   bool HasOutput(const std::string& name) const;

@@ -570,6 +570,7 @@ constexpr AtenOp kShapesOps[] = {
     {"pad.default", Pad},
     {"repeat.default", Repeat},
     {"stack.default", Stack},
+    {"to.device", Convert, kMaybeView},
     {"to.dtype", Convert, kMaybeView},
     {"to.dtype_layout", Convert, kMaybeView},
     {"tril.default", Triangle<true>},

@@ -47,9 +47,9 @@ class DenseLoss {
 
   void Build() {
     const Builder::Scope scope(b_, "loss");
-    if (!options_.sample.has_value()) {
+    if (!options_.sample.has_value() || !options_.sample->target.has_value()) {
       options_.loss == Loss::kCrossEntropy ? AddLabels() : AddValues(sample_);
-    } else if (const TensorType& target = options_.sample->target;
+    } else if (const TensorType& target = *options_.sample->target;
                HasValues(target)) {
       AddValues(target.shape);
     } else {
@@ -149,8 +149,7 @@ class DenseLoss {
     if (RankOf(losses) > 1) {
       losses = b_.ReduceMean(losses, DimsFrom(1, losses));
     }
-    b_.graph().AddOutput(b_.ReduceSum(b_.Times(losses, Weights()), {0}),
-                         "loss_sum");
+    b_.graph().AddOutput(layers_.WeightedSum(losses, Weights()), "loss_sum");
   }
 
   // A result of rank 3 has its classes in the last dimension. Its points
@@ -193,7 +192,7 @@ class DenseLoss {
     Value* weights = b_.Broadcast(Weights(), ShapeOf(given), {0});
     weights = b_.Times(ones, b_.Reshape(weights, ShapeOf(labels)));
     const auto output = [&](Value* of, const char* name) {
-      b_.graph().AddOutput(Sum(b_.Times(of, weights)), name);
+      b_.graph().AddOutput(layers_.WeightedSum(of, weights), name);
     };
     Value* logits = Logits(results_[0]);
     output(each(results_[0], /*smoothing=*/0), "loss_sum");

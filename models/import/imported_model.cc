@@ -37,7 +37,8 @@ bool IsImages(const ir::TensorType& input) {
 
 // Returns whether images have a label each.
 bool Classifies(const ImportedInterface& interface) {
-  return IsImages(interface.inputs[0]) && interface.rank == 2;
+  return interface.types.size() == 1 && IsImages(interface.types[0]) &&
+         interface.rank == 2;
 }
 
 }  // namespace
@@ -60,13 +61,14 @@ void CheckGivenShape(const std::string& path, const std::string& input,
               input, fmt::join(expected, ","), fmt::join(given, ","));
 }
 
-ir::Value* AddInput(Layers& layers, const ImportedInterface& interface) {
+ir::Value* AddInput(Layers& layers, const ImportedInterface& interface,
+                    size_t index) {
   if (!layers.options().sample.has_value() && Classifies(interface)) {
     return layers.Images();
   }
-  ir::TensorType sample = interface.inputs[0];
+  ir::TensorType sample = interface.types.at(index);
   sample.shape.erase(sample.shape.begin());
-  return layers.Input(sample);
+  return layers.Input(index, interface.inputs[index].name, sample);
 }
 
 void AddResultLoss(Layers& layers, const std::string& path,
@@ -74,8 +76,8 @@ void AddResultLoss(Layers& layers, const std::string& path,
   const ir::TensorType& logits = results.at(0)->type();
   const std::optional<SampleTypes>& sample = layers.options().sample;
   const bool one_label =
-      !sample.has_value() ||
-      (sample->target.shape.empty() && !ir::IsFloat(sample->target.dtype));
+      !sample.has_value() || !sample->target.has_value() ||
+      (sample->target->shape.empty() && !ir::IsFloat(sample->target->dtype));
   if (logits.rank() != 2 || !one_label) {
     AddDenseLoss(layers, path, results);
     return;
@@ -97,15 +99,21 @@ CustomModel TrainableModel(
     const std::string& path, const ImportedInterface& interface,
     std::function<void(ir::Graph&, Phase, const ModelOptions&)> build,
     std::function<std::vector<ir::TensorSource>()> weights) {
-  FUSOR_CHECK(
-      interface.inputs.size() == 1 && interface.inputs[0].rank() > 0, kGraph,
-      "{}: expected one input, such as float32 images [N,3,S,S] or int64 "
-      "tokens [N,T], got {}",
-      path,
-      interface.inputs.empty() ? "none"
-                               : Join(interface.inputs, " and ", InputText));
+  const bool batched =
+      !interface.types.empty() &&
+      std::ranges::all_of(interface.types, [&](const ir::TensorType& type) {
+        return type.rank() > 0 &&
+               (type.shape[0] < 0) == (interface.types[0].shape[0] < 0);
+      });
+  FUSOR_CHECK(batched, kGraph,
+              "{}: expected inputs of a batch, such as float32 images "
+              "[N,3,S,S] or int64 tokens [N,T], got {}",
+              path,
+              interface.types.empty()
+                  ? "none"
+                  : Join(interface.types, " and ", InputText));
   const std::string stem = std::filesystem::path(path).stem().string();
-  const ir::TensorType& input = interface.inputs[0];
+  const ir::TensorType& input = interface.types[0];
   CustomModel model;
   model.name = "module:" + stem;
   model.batch = std::max<int64_t>(input.shape[0], 0);
@@ -114,8 +122,8 @@ CustomModel TrainableModel(
   }
   model.num_classes = interface.num_classes;
   model.classifies = Classifies(interface);
-  model.tokens = interface.tokens;
-  model.normalizes = IsRgb(input);
+  model.inputs = interface.inputs;
+  model.normalizes = std::ranges::any_of(interface.types, IsRgb);
   model.trains = true;
   model.evaluates = true;
   model.weights = std::move(weights);

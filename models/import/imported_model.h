@@ -26,10 +26,10 @@ using GivenTensor = std::function<const ir::NamedTensor&(const std::string&)>;
 // Inputs and results of a model, read from its file. An extent of -1 depends on
 // the batch size or on other given sizes.
 struct ImportedInterface {
-  std::vector<ir::TensorType> inputs;
-  size_t rank = 2;          // of the first result
-  int64_t num_classes = 0;  // 0: unknown
-  int64_t tokens = 0;       // see CustomModel
+  std::vector<ModelInput> inputs{};
+  std::vector<ir::TensorType> types{};  // of the inputs
+  size_t rank = 2;                      // of the first result
+  int64_t num_classes = 0;              // 0: unknown
 };
 // Returns copies of tensors.
 std::vector<ir::NamedTensor> CopiesOf(
@@ -40,8 +40,9 @@ std::vector<ir::NamedTensor> CopiesOf(
 void CheckGivenShape(const std::string& path, const std::string& input,
                      const ir::Shape& expected, const ir::Shape& given);
 
-// Adds input "images" for the only input of a program.
-ir::Value* AddInput(Layers& layers, const ImportedInterface& interface);
+// Adds an input of a program.
+ir::Value* AddInput(Layers& layers, const ImportedInterface& interface,
+                    size_t index);
 
 // Adds the loss. `results` are logits [N,C], followed by the logits of
 // auxiliary classifiers, of the same type; 0.3 times their losses are added, as
@@ -51,7 +52,7 @@ void AddResultLoss(Layers& layers, const std::string& path,
                    const std::vector<ir::Value*>& results);
 
 // Returns a model, named "module:STEM" after the file. `build` adds the network
-// and its loss to a graph. Throws kGraph unless there is one input [N,..].
+// and its loss to a graph. Throws kGraph unless there are inputs, all [N,..].
 CustomModel TrainableModel(
     const std::string& path, const ImportedInterface& interface,
     std::function<void(ir::Graph&, Phase, const ModelOptions&)> build,

@@ -197,8 +197,9 @@ ImportedInterface InterfaceOf(const Archive& archive) {
     if (found == program.types.end()) continue;
     const TorchType& type = found->second;
     const DType dtype = TorchDType(type.scalar_type, archive.path());
-    interface.inputs.push_back({dtype, type.shape, {}});
-    if (!ir::IsFloat(dtype)) interface.tokens = TokensOf(program, input.name);
+    interface.types.push_back({dtype, type.shape, {}});
+    interface.inputs.push_back(
+        {input.name, ir::IsFloat(dtype) ? 0 : TokensOf(program, input.name)});
   }
   const auto result = program.types.find(program.outputs[0]);
   if (result != program.types.end()) {
@@ -222,7 +223,15 @@ class GraphBuilder {
 
   // A batch in, loss out.
   void BuildTrained(const ImportedInterface& interface) {
-    Run([&](const TorchInput&) { return AddInput(layers_, interface); });
+    Run([&](const TorchInput& input) {
+      const auto own =
+          std::ranges::find(interface.inputs, input.name, &ModelInput::name);
+      FUSOR_CHECK(own != interface.inputs.end(), kGraph,
+                  "{}: input {}: expected its type, got none", archive_.path(),
+                  input.name);
+      return AddInput(layers_, interface,
+                      static_cast<size_t>(own - interface.inputs.begin()));
+    });
     std::vector<Value*> results;
     for (const std::string& output : archive_.program().outputs) {
       results.push_back(Read(output));

@@ -270,7 +270,9 @@ class GraphBuilder {
   // A batch in, loss out.
   void BuildTrained(const ImportedInterface& interface) {
     const OnnxGraph& graph = program_.graph();
-    values_[graph.inputs[0].name] = models::AddInput(layers_, interface);
+    for (size_t i = 0; i < graph.inputs.size(); ++i) {
+      values_[graph.inputs[i].name] = models::AddInput(layers_, interface, i);
+    }
     Run(graph);
     std::vector<Value*> results;
     for (const std::string& output : graph.outputs) {
@@ -418,7 +420,8 @@ ImportedInterface InterfaceOf(const Program& program) {
     const DType dtype =
         OnnxDType(input.element_type,
                   fmt::format("{}: input {}", program.path(), input.name));
-    interface.inputs.push_back({dtype, input.shape, {}});
+    interface.types.push_back({dtype, input.shape, {}});
+    interface.inputs.push_back({input.name});
     for (const OnnxNode& node : graph.nodes) {
       if (node.type != "Gather" || node.inputs.size() < 2 ||
           node.inputs[1] != input.name) {
@@ -427,7 +430,7 @@ ImportedInterface InterfaceOf(const Program& program) {
       const auto rows = graph.tensors.find(node.inputs[0]);
       if (rows == graph.tensors.end() || rows->second.type.rank() != 2)
         continue;
-      interface.tokens = rows->second.type.shape[0];
+      interface.inputs.back().tokens = rows->second.type.shape[0];
     }
   }
   return interface;

@@ -5,18 +5,26 @@
 namespace fusor::runtime {
 namespace {
 
+constexpr size_t kAlignment = 64;
+
+size_t Aligned(size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 std::shared_ptr<uint8_t> AllocateOnHeap(size_t bytes) {
-  constexpr std::align_val_t kAlignment{64};
-  return {static_cast<uint8_t*>(::operator new(bytes, kAlignment)),
-          [](uint8_t* data) { ::operator delete(data, kAlignment); }};
+  constexpr std::align_val_t kAlign{kAlignment};
+  return {static_cast<uint8_t*>(::operator new(bytes, kAlign)),
+          [](uint8_t* data) { ::operator delete(data, kAlign); }};
 }
 
 }  // namespace
 
 Batch::Batch(int size, int image_size, const AllocateImages& allocate)
     : Batch(size,
-            SampleForm{.input = {ir::DType::kU8, {image_size, image_size, 3}},
-                       .labels = 1},
+            SampleForm{
+                .inputs = {{"images",
+                            {ir::DType::kU8, {image_size, image_size, 3}}}},
+                .labels = 1},
             allocate) {
   image_size_ = image_size;
 }
@@ -28,10 +36,25 @@ Batch::Batch(int size, const SampleForm& form, const AllocateImages& allocate)
       samples(static_cast<size_t>(size)),
       colours(static_cast<size_t>(size)),
       boxes(static_cast<size_t>(size)),
-      size_(size),
-      images_bytes_(static_cast<size_t>(size * form.input.num_bytes())),
-      images_(allocate ? allocate(images_bytes_)
-                       : AllocateOnHeap(images_bytes_)) {}
+      size_(size) {
+  const auto bytes = [&](const InputForm& input) {
+    return static_cast<size_t>(size * input.type.num_bytes());
+  };
+  size_t all = 0;
+  for (const InputForm& input : form.inputs) all += Aligned(bytes(input));
+  memory_ = allocate ? allocate(all) : AllocateOnHeap(all);
+  uint8_t* next = memory_.get();
+  for (const InputForm& input : form.inputs) {
+    inputs_.emplace_back(next, bytes(input));
+    next += Aligned(bytes(input));
+  }
+}
+
+std::vector<std::span<uint8_t>> Batch::InputsOf(int i) const {
+  std::vector<std::span<uint8_t>> parts;
+  for (size_t k = 0; k < inputs_.size(); ++k) parts.push_back(input(k, i));
+  return parts;
+}
 
 ReadRate ReadRateOf(const DataStats& stats, double seconds) {
   if (seconds <= 0) return {};

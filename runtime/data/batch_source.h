@@ -29,17 +29,21 @@ class Batch {
   int size() const { return size_; }
   int image_size() const { return image_size_; }
 
-  // [size, image_size, image_size, 3], RGB levels, or inputs [size, ..];
-  // 64-byte aligned.
-  std::span<uint8_t> images() { return {images_.get(), images_bytes_}; }
-  std::span<const uint8_t> images() const {
-    return {images_.get(), images_bytes_};
+  // Number of inputs: 1, the images, or those of the form.
+  size_t inputs() const { return inputs_.size(); }
+  // [size, image_size, image_size, 3], RGB levels, or input k of the form,
+  // [size, ..]; 64-byte aligned.
+  std::span<uint8_t> input(size_t k) { return inputs_[k]; }
+  std::span<const uint8_t> input(size_t k) const { return inputs_[k]; }
+  std::span<uint8_t> images() { return input(0); }
+  std::span<const uint8_t> images() const { return input(0); }
+  // Returns the part of an input that belongs to sample i.
+  std::span<uint8_t> input(size_t k, int i) const {
+    const size_t bytes = inputs_[k].size() / static_cast<size_t>(size_);
+    return inputs_[k].subspan(bytes * static_cast<size_t>(i), bytes);
   }
-  // Returns the part of images() that belongs to sample i.
-  std::span<uint8_t> image(int i) {
-    const size_t bytes = images_bytes_ / static_cast<size_t>(size_);
-    return images().subspan(bytes * static_cast<size_t>(i), bytes);
-  }
+  std::span<uint8_t> image(int i) { return input(0, i); }
+  std::vector<std::span<uint8_t>> InputsOf(int i) const;
 
   // Returns the part of labels or values that belongs to sample i.
   template <typename T>
@@ -66,8 +70,8 @@ class Batch {
  private:
   int size_;
   int image_size_ = 0;
-  size_t images_bytes_;
-  std::shared_ptr<uint8_t> images_;
+  std::shared_ptr<uint8_t> memory_;
+  std::vector<std::span<uint8_t>> inputs_;  // parts of memory_
 };
 
 // Running totals since the source was created.

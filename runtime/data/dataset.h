@@ -23,8 +23,10 @@ struct Sample {
 
 // Types of a sample's tensors, without the dimension of samples.
 struct SampleTensors {
-  ir::TensorType input;
+  std::vector<ir::TensorType> inputs;
   ir::TensorType target;
+
+  bool operator==(const SampleTensors&) const = default;
 };
 
 // An indexed set of samples: encoded images with labels, or tensors. Const
@@ -51,7 +53,8 @@ class Dataset {
 
   // Reads a sample's tensors, row-major, into memory of their sizes. Throws
   // kData. REQUIRES: tensors() != nullptr.
-  virtual void ReadTensors(int64_t index, std::span<uint8_t> /*input*/,
+  virtual void ReadTensors(int64_t index,
+                           const std::vector<std::span<uint8_t>>& /*inputs*/,
                            std::span<uint8_t> /*target*/) const {
     FUSOR_ASSERT(false, "{} has no tensors", Name(index));
   }

@@ -72,7 +72,9 @@ Loader::Loader(std::unique_ptr<const Dataset> dataset,
               batches_per_epoch(), options.start_epoch, options.start_batch);
   FUSOR_ASSERT(
       (dataset_->tensors() != nullptr) == options.form.has_value() &&
-          (!options.form || options.form->input == dataset_->tensors()->input),
+          (!options.form ||
+           std::ranges::equal(options.form->inputs, dataset_->tensors()->inputs,
+                              {}, &InputForm::type)),
       "the form of a batch does not fit the data set");
   // Rejects an invalid transform here rather than in the workers.
   const Augmenter check(options.transform, options.seed);
@@ -177,7 +179,6 @@ void Loader::Open(Slot& slot) {
 // Fills one sample of a batch. No other worker accesses that part of it.
 void Loader::Fill(const Ticket& ticket, Worker& worker) {
   Batch& batch = ticket.slot->batch;
-  const std::span<uint8_t> image = batch.image(ticket.sample);
   int64_t& sample = batch.samples[ticket.sample];
   float& weight = batch.weights[ticket.sample];
   for (int tries = 0; sample >= 0 && tries <= kMaxReplacements; ++tries) {
@@ -202,7 +203,9 @@ void Loader::Fill(const Ticket& ticket, Worker& worker) {
   FUSOR_CHECK(sample < 0, kData,
               "data loader: {} samples in a row are unreadable, last {}",
               kMaxReplacements + 1, dataset_->Name(sample));
-  std::fill(image.begin(), image.end(), uint8_t{0});
+  for (const std::span<uint8_t> input : batch.InputsOf(ticket.sample)) {
+    std::ranges::fill(input, uint8_t{0});
+  }
   std::ranges::fill(batch.PartOf(batch.labels, ticket.sample), 0);
   std::ranges::fill(batch.PartOf(batch.values, ticket.sample), 0.0F);
   batch.SetDeferred(ticket.sample, {});
@@ -212,18 +215,21 @@ void Loader::Fill(const Ticket& ticket, Worker& worker) {
 void Loader::LoadTensors(int64_t sample, const Ticket& ticket,
                          Worker& worker) const {
   Batch& batch = ticket.slot->batch;
-  const std::span<uint8_t> input = batch.image(ticket.sample);
+  const std::vector<std::span<uint8_t>> inputs = batch.InputsOf(ticket.sample);
   const ir::TensorType& type = dataset_->tensors()->target;
   worker.storage.resize(static_cast<size_t>(type.num_bytes()));
   const Clock::time_point begin = Clock::now();
-  dataset_->ReadTensors(sample, input, worker.storage);
+  dataset_->ReadTensors(sample, inputs, worker.storage);
   worker.stats.read_seconds += SecondsSince(begin);
-  worker.stats.bytes_read += std::ssize(input) + std::ssize(worker.storage);
+  worker.stats.bytes_read += std::ssize(worker.storage);
   ++worker.stats.files_read;
 
   const Clock::time_point convert = Clock::now();
   const std::string name = dataset_->Name(sample);
-  CheckTokens(*options_.form, input, name);
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    worker.stats.bytes_read += std::ssize(inputs[k]);
+    CheckTokens(options_.form->inputs[k], inputs[k], name);
+  }
   ConvertTarget(*options_.form, type, worker.storage, name,
                 batch.PartOf(batch.labels, ticket.sample),
                 batch.PartOf(batch.values, ticket.sample));

@@ -73,18 +73,19 @@ std::string Ignored(const SampleForm& form) {
 }  // namespace
 
 int64_t SampleBytes(const SampleForm& form) {
-  return form.input.num_bytes() +
-         static_cast<int64_t>(sizeof(int32_t)) * form.labels +
-         static_cast<int64_t>(sizeof(float)) * form.values;
+  int64_t bytes = static_cast<int64_t>(sizeof(int32_t)) * form.labels +
+                  static_cast<int64_t>(sizeof(float)) * form.values;
+  for (const InputForm& input : form.inputs) bytes += input.type.num_bytes();
+  return bytes;
 }
 
-void CheckTokens(const SampleForm& form, std::span<const uint8_t> input,
+void CheckTokens(const InputForm& form, std::span<const uint8_t> input,
                  const std::string& name) {
   if (form.tokens == 0) return;
-  ForEach(form.input.dtype, input, [&](size_t i, int64_t token) {
+  ForEach(form.type.dtype, input, [&](size_t i, int64_t token) {
     FUSOR_CHECK(token >= 0 && token < form.tokens, kData,
-                "{}: input {}{}: expected 0 to {}", name, token,
-                At(form.input.shape, i), form.tokens - 1);
+                "{}: {} {}{}: expected 0 to {}", name, form.name, token,
+                At(form.type.shape, i), form.tokens - 1);
   });
 }
 

@@ -3,16 +3,23 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ir/tensor_type.h"
 
 namespace fusor::runtime {
 
-// The types and ranges of the input and the target that a batch holds for each
+// The type and range of an input that a batch holds for each sample.
+struct InputForm {
+  std::string name;
+  ir::TensorType type;  // without the dimension of samples
+  int64_t tokens = 0;   // integers are below this; 0: any
+};
+
+// The types and ranges of the inputs and the target that a batch holds for each
 // sample of a data set of tensors.
 struct SampleForm {
-  ir::TensorType input;  // without the dimension of samples
-  int64_t tokens = 0;    // an integer input has values below this; 0: any
+  std::vector<InputForm> inputs;
   // A sample has labels below `classes`, or values, f32.
   int64_t labels = 0;
   int64_t classes = 0;
@@ -27,7 +34,7 @@ int64_t SampleBytes(const SampleForm& form);
 
 // Throws kData if an integer input has values outside [0, form.tokens). `name`
 // is that of the sample.
-void CheckTokens(const SampleForm& form, std::span<const uint8_t> input,
+void CheckTokens(const InputForm& form, std::span<const uint8_t> input,
                  const std::string& name);
 
 // Converts a target, row-major elements of `type`, to labels or values, of

@@ -32,14 +32,15 @@ uint64_t LossHash(uint64_t before, double loss) {
 
 // Indices of a program's inputs that the loop feeds; -1 if absent.
 struct Feed {
-  int images, labels, targets, weights, colours, boxes, lr, key, step, mixup;
+  std::vector<int> inputs;  // see ir::ModelInputName
+  int labels, targets, weights, colours, boxes, lr, key, step, mixup;
   std::array<int, 4> box;
 
   explicit Feed(const Program& program) {
     const auto find = [&](const char* name) {
       return program.HasInput(name) ? program.FindInput(name) : -1;
     };
-    images = program.FindInput("images");
+    inputs = program.FindModelInputs();
     targets = find("targets");
     labels = targets < 0 ? program.FindInput("labels") : find("labels");
     weights = find("weights");
@@ -53,15 +54,19 @@ struct Feed {
            find("cutmix_bottom")};
   }
 
-  // The images must not change until `copied` has occurred.
+  // The inputs must not change until `copied` has occurred.
   void SetBatch(Program& program, const Batch& batch, Event& copied,
                 int64_t slot = 0) const {
     const auto set = [&]<typename T>(int input, const std::vector<T>& values) {
       if (input < 0) return;
       program.SetInput(input, values.data(), values.size() * sizeof(T), slot);
     };
-    program.SetInput(images, batch.images().data(), batch.images().size_bytes(),
-                     copied, slot);
+    FUSOR_ASSERT(inputs.size() == batch.inputs(), "{} inputs of a batch of {}",
+                 inputs.size(), batch.inputs());
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      program.SetInput(inputs[k], batch.input(k).data(),
+                       batch.input(k).size_bytes(), copied, slot);
+    }
     set(labels, batch.labels);
     set(targets, batch.values);
     set(weights, batch.weights);
@@ -439,23 +444,18 @@ std::optional<EvalReport> EvaluateEpoch(Session& session, Program& program,
                                         const EvaluateOptions& options) {
   const Feed feed(program);
   const int loss = program.FindOutput("loss_sum");
-  // Programs whose targets are values lack the first two. The third one is the
-  // number of labels, if each sample has several.
-  std::vector<int> outputs;
-  for (const char* name : {"top1", "top5", "counted"}) {
-    if (program.HasOutput(name)) outputs.push_back(program.FindOutput(name));
-  }
-  EvalReport report;
-  std::array<double, 3> sums{};  // of these outputs
-  double images = 0;
+  const std::vector<int> outputs = AccuracyOutputs(program);
+  EvalSums sums;
   const int64_t batches = source.batches_per_epoch();
   const std::unique_ptr<Event> copied = session.CreateEvent();
   StepResults results(session, /*over_ranks=*/false);
   const auto take = [&](int64_t pending) {
     while (results.pending() > pending) {
       const StepResults::Result result = results.Take().front();
-      report.loss += result.loss;
-      for (size_t i = 0; i < outputs.size(); ++i) sums[i] += result.others[i];
+      sums.loss += result.loss;
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        sums.outputs[i] += result.others[i];
+      }
     }
   };
   for (int64_t b = 0; b < batches; ++b) {
@@ -467,7 +467,7 @@ std::optional<EvalReport> EvaluateEpoch(Session& session, Program& program,
     const Batch& batch = source.Next();
     feed.SetBatch(program, batch, *copied);
     program.Run();
-    for (float weight : batch.weights) images += weight;
+    for (float weight : batch.weights) sums.samples += weight;
     results.AddLoss(program, loss);
     for (const int output : outputs) results.AddOutput(program, output);
     results.End();
@@ -476,19 +476,33 @@ std::optional<EvalReport> EvaluateEpoch(Session& session, Program& program,
     if (options.done) options.done(batch);
     if (options.progress) options.progress(b + 1, batches);
   }
-  std::array<double, 5> all{images, report.loss, sums[0], sums[1], sums[2]};
-  session.AllReduce(all);
-  FUSOR_CHECK(all[0] > 0, kData, "evaluation: no readable image");
-  const double counted = outputs.size() == sums.size() ? all[4] : all[0];
-  FUSOR_CHECK(counted > 0, kData, "evaluation: no label that counts");
-  report.images = static_cast<int64_t>(all[0]);
-  report.loss = all[1] / counted;
-  report.top1 = outputs.empty() ? std::nan("") : all[2] / counted;
-  report.top5 = outputs.empty() ? std::nan("") : all[3] / counted;
-  return report;
+  return MeanOverRanks(session, program, sums);
 }
 
 }  // namespace
+
+std::vector<int> AccuracyOutputs(const Program& program) {
+  std::vector<int> outputs;
+  for (const char* name : {"top1", "top5", "counted"}) {
+    if (program.HasOutput(name)) outputs.push_back(program.FindOutput(name));
+  }
+  return outputs;
+}
+
+EvalReport MeanOverRanks(Session& session, const Program& program,
+                         const EvalSums& sums) {
+  const auto& [top1, top5, counted] = sums.outputs;
+  std::array<double, 5> all{sums.samples, sums.loss, top1, top5, counted};
+  session.AllReduce(all);
+  FUSOR_CHECK(all[0] > 0, kData, "evaluation: no readable image");
+  const double count = program.HasOutput("counted") ? all[4] : all[0];
+  FUSOR_CHECK(count > 0, kData, "evaluation: no label that counts");
+  const bool accuracy = program.HasOutput("top1");
+  return {.images = static_cast<int64_t>(all[0]),
+          .loss = all[1] / count,
+          .top1 = accuracy ? all[2] / count : std::nan(""),
+          .top5 = accuracy ? all[3] / count : std::nan("")};
+}
 
 std::optional<EvalReport> Evaluate(Session& session, Program& program,
                                    BatchSource& source,

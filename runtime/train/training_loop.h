@@ -90,6 +90,22 @@ struct EvalReport {
   bool HasAccuracy() const { return !std::isnan(top1); }
 };
 
+// Returns the outputs "top1" and "top5" of an evaluation program, which lacks
+// them if its targets are values, and "counted", the number of labels that
+// count, if each sample has several.
+std::vector<int> AccuracyOutputs(const Program& program);
+
+// Sums over the batches of an evaluation.
+struct EvalSums {
+  double samples = 0;
+  double loss = 0;                  // output "loss_sum"
+  std::array<double, 3> outputs{};  // AccuracyOutputs
+};
+// Returns the means over the sums of all ranks. Throws kData if no sample or no
+// label counts.
+EvalReport MeanOverRanks(Session& session, const Program& program,
+                         const EvalSums& sums);
+
 struct TrainReport {
   int64_t steps = 0;  // of this run; excludes those before its start
   double first_loss = 0;

@@ -254,33 +254,52 @@ class Tokens(nn.Module):
         self.head = nn.Linear(8, 11, bias=False)
         self.head.weight = self.tokens.weight
 
-    def forward(self, ids):
+    def attend(self, ids, **mask):
         n, t = ids.shape
         x = self.tokens(ids.view(-1, t)) + self.places(torch.arange(t))
         q, k, v = self.qkv(self.norm(x)).view(n, t, 3, 2, 4).permute(
             2, 0, 3, 1, 4).unbind(0)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = F.scaled_dot_product_attention(q, k, v, **mask)
         x = x + y.transpose(1, 2).reshape(n, t, 8)
         return self.head(x + F.gelu(self.mix(x)))
+
+    def forward(self, ids):
+        return self.attend(ids, is_causal=True)
+
+
+class Masked(Tokens):
+    """Predicts tokens from those that a mask does not hide."""
+
+    def forward(self, input_ids, attention_mask):
+        return self.attend(input_ids,
+                           attn_mask=attention_mask[:, None, None, :] != 0)
 
 
 def pixels_data(generator):
     mask = generator.integers(0, CLASSES, (BATCH, 8, 10))
     mask[:, :2] = UNLABELLED
     mask[0, 3, 4] = -100
-    return (generator.standard_normal((BATCH, 3, 8, 10)).astype(np.float32),
-            mask)
+    images = generator.standard_normal((BATCH, 3, 8, 10)).astype(np.float32)
+    return {"input": images}, mask
 
 
 def tokens_data(generator):
     ids = generator.integers(0, 11, (BATCH, 6))
     labels = np.roll(ids, -1, 1)
     labels[:, -1] = -100
-    return ids, labels
+    return {"input": ids}, labels
+
+
+def masked_data(generator):
+    inputs, labels = tokens_data(generator)
+    mask = generator.integers(0, 2, labels.shape)
+    mask[:, 0] = 1
+    return {**inputs, "attention_mask": mask}, labels
 
 
 # Models with labels of pixels and of tokens.
-TRAINED = {"pixels": (Pixels, pixels_data), "tokens": (Tokens, tokens_data)}
+TRAINED = {"pixels": (Pixels, pixels_data), "tokens": (Tokens, tokens_data),
+           "masked": (Masked, masked_data)}
 
 SMALL = {"activations": Activations, "auxiliary": Auxiliary,
          "convolutional": Convolutional, "windowed": Windowed}
@@ -410,21 +429,22 @@ def write_trained(name, folder):
     model = TRAINED[name][0]().train()
     inputs, target = TRAINED[name][1](np.random.default_rng(0))
     shapes = {0: torch.export.Dim("batch")}
-    if name == "tokens":
+    if name != "pixels":
         shapes[1] = torch.export.Dim("length", max=12)
+    given = [torch.from_numpy(value) for value in inputs.values()]
     torch.export.save(
-        torch.export.export(model, (torch.from_numpy(inputs),),
-                            dynamic_shapes=(shapes,)), folder / f"{name}.pt2")
+        torch.export.export(model, tuple(given),
+                            dynamic_shapes=(shapes,) * len(given)),
+        folder / f"{name}.pt2")
     strip_paths(folder / f"{name}.pt2")
     model = model.double()
-    x = torch.from_numpy(inputs)
-    x = x.double() if x.is_floating_point() else x
     labels = torch.from_numpy(target)
     labels = torch.where(labels == UNLABELLED, -100, labels)
-    results = model(x)
+    results = model(*(value.double() if value.is_floating_point() else value
+                      for value in given))
     results = list(results.values()) if isinstance(results, dict) else [results]
     first = results[0].detach()
-    if name == "tokens":
+    if name != "pixels":
         results[0] = results[0].transpose(1, 2)
     loss = F.cross_entropy(results[0], labels)
     for side in results[1:]:
@@ -435,7 +455,7 @@ def write_trained(name, folder):
     counts = labels != -100
     values = torch.from_numpy(np.random.default_rng(1).random(first.shape))
     expected = {
-        "input": inputs, "target": target, "loss": loss.detach().numpy(),
+        **inputs, "target": target, "loss": loss.detach().numpy(),
         # Of the first result, in training mode.
         "accuracy": (result.argmax(1) == labels)[counts].double().mean(),
         "loss_alone": F.cross_entropy(result, labels), "values": values,

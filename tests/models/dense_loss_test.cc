@@ -13,6 +13,7 @@
 #include "ir/ignored_label.h"
 #include "ir/interpreter/host_tensor.h"
 #include "ir/interpreter/interpreter.h"
+#include "ir/state_names.h"
 #include "ir/support/error.h"
 #include "models/import/torch_importer.h"
 #include "passes/training/training_state.h"
@@ -44,11 +45,16 @@ class DenseLossTest : public ::testing::TestWithParam<const char*> {
     return type;
   }
   ModelOptions Options(const std::string& target, Loss loss) const {
+    SampleTypes sample{{SampleOf(Stored("input").type)},
+                       SampleOf(Stored(target).type),
+                       "DATA"};
+    for (size_t i = 1; i < model_.inputs.size(); ++i) {
+      sample.inputs.push_back(SampleOf(Stored(model_.inputs[i].name).type));
+    }
     return {.batch = Stored("input").type.shape[0],
             .num_classes = model_.num_classes,
             .loss = loss,
-            .sample = SampleTypes{SampleOf(Stored("input").type),
-                                  SampleOf(Stored(target).type), "DATA"}};
+            .sample = sample};
   }
 
   // Interprets a step, with the gradients in training, on the stored batch.
@@ -92,6 +98,9 @@ class DenseLossTest : public ::testing::TestWithParam<const char*> {
 
   Tensor Value(const std::string& name, const std::string& target) const {
     if (name == "images") return Stored("input");
+    if (name.starts_with(ir::kFurtherInput)) {
+      return Stored(name.substr(ir::kFurtherInput.size()));
+    }
     if (name == "targets") return Stored(target);
     if (name == "weights") {
       const int64_t batch = Stored("input").type.shape[0];
@@ -169,23 +178,26 @@ TEST_P(DenseLossTest, ABatchWithoutLabelsHasLoss0) {
 
 TEST_P(DenseLossTest, TargetsOfOtherShapesAreErrors) {
   ModelOptions options = Options("target", Loss::kCrossEntropy);
-  const ir::TensorType labels = options.sample->target;
+  const ir::TensorType labels = *options.sample->target;
   const auto error = [&](const std::string& a, const std::string& b) {
     EXPECT_THAT([&] { model_.build(Phase::kTrain, options); },
                 ::fusor::testing::DataError(a, b));
   };
-  options.sample->target.shape.back() += 1;
+  options.sample->target->shape.back() += 1;
   error("DATA: tensor target: expected samples of integers [",
         "for --loss cross-entropy");
   options.sample->target = labels;
-  options.sample->target.dtype = DType::kF32;
+  options.sample->target->dtype = DType::kF32;
   error("DATA: tensor target: expected", "got f32[");
   options.loss = Loss::kMeanSquaredError;
   error("or values [", "for --loss mse");
   options.sample->target = labels;
   EXPECT_NO_THROW(model_.build(Phase::kTrain, options));  // one-hot
-  options.sample->input.shape.push_back(1);
-  error("DATA: tensor input: expected samples ", "got ");
+  options.sample->inputs.back().shape.push_back(1);
+  error(fmt::format(
+            "DATA: tensor {}: expected samples ",
+            model_.inputs.size() == 1 ? "input" : model_.inputs.back().name),
+        "got ");
 }
 
 TEST_P(DenseLossTest, MixupAndOtherClassesAreErrors) {
@@ -203,7 +215,7 @@ TEST_P(DenseLossTest, MixupAndOtherClassesAreErrors) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DenseLossTest,
-                         ::testing::Values("pixels", "tokens"));
+                         ::testing::Values("pixels", "tokens", "masked"));
 
 class TokensTest : public DenseLossTest {};
 
@@ -220,7 +232,11 @@ TEST_P(TokensTest, EvaluationCountsLabels) {
 }
 
 TEST_P(TokensTest, TheEmbeddingTellsTheTokens) {
-  EXPECT_EQ(model_.tokens, 11);
+  EXPECT_EQ(model_.inputs.at(0).tokens, 11);
+  for (size_t i = 1; i < model_.inputs.size(); ++i) {
+    EXPECT_EQ(model_.inputs[i].name, "attention_mask");
+    EXPECT_EQ(model_.inputs[i].tokens, 0);
+  }
   EXPECT_EQ(model_.num_classes, 11);
   EXPECT_FALSE(model_.classifies);
   ModelOptions options = Options("target", Loss::kCrossEntropy);
@@ -229,7 +245,8 @@ TEST_P(TokensTest, TheEmbeddingTellsTheTokens) {
               ThrowsMessage<Error>(HasSubstr("i64[?]: expected DATA")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TokensTest, ::testing::Values("tokens"));
+INSTANTIATE_TEST_SUITE_P(Models, TokensTest,
+                         ::testing::Values("tokens", "masked"));
 
 // RGB images in bytes are normalised by mean and standard deviation.
 TEST(TensorInput, BytesOfImagesAreNormalised) {
@@ -241,7 +258,7 @@ TEST(TensorInput, BytesOfImagesAreNormalised) {
       .mean = {1, 2, 3},
       .std = {2, 4, 8},
       .sample = SampleTypes{
-          {DType::kU8, {3, 8, 10}, {}}, {DType::kU8, {8, 10}, {}}, "DATA"}};
+          {{DType::kU8, {3, 8, 10}, {}}}, {{DType::kU8, {8, 10}, {}}}, "DATA"}};
   const auto graph = model.build(Phase::kTrain, options);
   EXPECT_EQ(ToString(graph->FindInput("images")->type()), "u8[1,3,8,10]");
   const auto conv = std::find_if(

@@ -250,9 +250,9 @@ class BadArchiveTest(ImportTest):
                 "outputs": [{"as_sym_int": {"as_name": "huge"}}]})
         self.rejected(self.program(change), "mul", "out of range")
 
-    def test_several_inputs(self):
-        self.rejected(EXPORTS / "programs/language.pt2", "expected one input",
-                      "got i64[2,6] and i64[2,6]")
+    def test_a_result_without_a_batch(self):
+        self.rejected(EXPORTS / "programs/language.pt2", "first result: "
+                      "expected floats [2,..], got f32[]")
 
     def test_in_place_writes_to_copies_are_rejected(self):
         def change(program):

@@ -318,11 +318,11 @@ class BadOnnxTest(OnnxCase):
         self.rejected(classifier(extra=[node("Relu", ["later"], ["h2"])]),
                      "tensor later: expected one defined before its use")
 
-    def test_several_inputs(self):
-        inputs = [value("x", [2, 3]), value("z", [2, 3])]
+    def test_inputs_that_are_no_batches(self):
+        inputs = [value("x", ["N", 3]), value("z", [])]
         self.rejected(model([node("Add", ["x", "z"], ["y"])], inputs,
-                           [value("y", [2, 3])]), "expected one input",
-                      "got f32[2,3] and f32[2,3]")
+                           [value("y", ["N", 3])]),
+                      "expected inputs of a batch", "got f32[N,3] and f32[]")
 
     def test_flags_of_built_in_models_are_rejected(self):
         path = self.write(classifier())

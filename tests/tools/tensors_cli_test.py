@@ -14,6 +14,7 @@ from safetensors_file import read, write
 EXPORTS = pathlib.Path(__file__).parents[1] / "golden/torch_export"
 PIXELS = EXPORTS / "trained/pixels.pt2"
 TOKENS = EXPORTS / "trained/tokens.pt2"
+MASKED = EXPORTS / "trained/masked.pt2"
 CLASSES, HEIGHT, WIDTH = 5, 8, 10
 LENGTH = 6
 ADAM = ("--optimizer", "adamw", "--lr", "0.02", "--threads", "1")
@@ -49,6 +50,13 @@ def tokens(samples, seed):
             "target": ("I64", shape, array.array("q", targets).tobytes())}
 
 
+def masked(samples, seed):
+    """Returns the same with a mask that hides no token."""
+    given = tokens(samples, seed)
+    ones = array.array("q", [1] * (samples * LENGTH)).tobytes()
+    return {**given, "attention_mask": ("I64", [samples, LENGTH], ones)}
+
+
 def values(samples, seed):
     """Returns images and a value for each of the logits of pixels."""
     draw = random.Random(seed)
@@ -67,7 +75,7 @@ class TensorsTest(CliTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        for make in pixels, tokens, values:
+        for make in pixels, tokens, masked, values:
             folder = cls.shared / make.__name__
             folder.mkdir()
             write(folder / "train-0.safetensors", make(20, 1))
@@ -75,6 +83,7 @@ class TensorsTest(CliTest):
             write(folder / "val.safetensors", make(10, 3))
         cls.pixels = cls.shared / "pixels"
         cls.tokens = cls.shared / "tokens"
+        cls.masked = cls.shared / "masked"
         cls.values = cls.shared / "values"
 
     def train(self, data, archive, *flags, epochs=10):
@@ -106,6 +115,24 @@ class TensorTrainingTest(TensorsTest):
 
     def test_next_tokens_are_learned(self):
         self.learns(self.train(self.tokens, TOKENS, epochs=40))
+
+    def test_a_model_reads_several_inputs(self):
+        out = self.folder / "out"
+        report = self.train(self.masked, MASKED, "--workspace", out,
+                            epochs=40)
+        self.learns(report)
+        evaluated = self.json_of("eval", self.masked, "-a", MASKED,
+                                 "--weights", out / "model.safetensors",
+                                 "-b", "4")
+        self.assertAlmostEqual(evaluated["loss"],
+                               report["evaluations"][-1]["loss"], 5)
+        self.succeeds("bench", "-a", MASKED, "-b", "4", self.masked,
+                      "--iterations", "2")
+        self.fails(DATA, ["expected tensors input, attention_mask and target, "
+                          "got input, target"], "train", self.tokens, "-a",
+                   MASKED, "-b", "4")
+        self.succeeds("compare", self.masked, "-a", MASKED, "-b", "4",
+                      "--rounds", "1")
 
     def test_values_are_learned_and_have_no_accuracy(self):
         log = self.folder / "log"

@@ -211,6 +211,12 @@ void HostArray::ConvertTo(const ir::TensorType& type, bool part) {
   shape_ = type.shape;
 }
 
+void HostArray::Replace(const void* elements) {
+  const auto* from = static_cast<const uint8_t*>(elements);
+  copy_ = {from, from + bytes()};
+  copied_ = true;
+}
+
 ir::NamedTensor HostArray::ToTensor() const {
   const auto* from = static_cast<const uint8_t*>(data());
   return {name_, {dtype_, shape_, {}}, {from, from + bytes()}};

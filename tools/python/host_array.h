@@ -39,6 +39,9 @@ class HostArray {
   // (first extent) than the input; zeros replace the missing ones.
   void ConvertTo(const ir::TensorType& type, bool part = false);
 
+  // Replaces the elements by others, of bytes() bytes.
+  void Replace(const void* elements);
+
   ir::NamedTensor ToTensor() const;
 
  private:

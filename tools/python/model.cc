@@ -6,6 +6,7 @@
 #include "codegen/compiler.h"
 #include "ir/io/module_file.h"
 #include "ir/support/error.h"
+#include "ir/support/str.h"
 #include "tools/fusor/flags/model_flags.h"
 #include "tools/fusor/setup/model_setup.h"
 
@@ -48,6 +49,37 @@ void FitImages(const Options& options, const HostArray& images,
   flags.options.image_size = shape[2];
   model.input =
       bytes ? models::InputFormat::kU8Nhwc : models::InputFormat::kF32Nchw;
+}
+
+// Sets batch size and types of samples: of the inputs, and of the target if the
+// example has one.
+void FitTensors(const Options& options, const std::vector<HostArray>& example,
+                const models::CustomModel& archive, tools::ModelFlags& flags) {
+  const size_t inputs = archive.inputs.size();
+  FUSOR_CHECK(example.size() >= inputs && example.size() <= inputs + 1, kUsage,
+              "example: expected {}, and a target, got {} arrays",
+              Join(archive.inputs, ", ",
+                   [](const models::ModelInput& input) { return input.name; }),
+              example.size());
+  models::SampleTypes sample{.path = "example"};
+  for (const HostArray& array : example) {
+    ir::Shape shape = array.shape();
+    FUSOR_CHECK(
+        !shape.empty() && shape[0] > 0 && shape[0] == example[0].shape()[0],
+        kUsage, "{}: expected a batch of samples{}, got {}", array.name(),
+        &array == example.data() ? "" : ", as many as in example[0]",
+        Describe(array.dtype(), shape));
+    CheckExample(options, "batch_size", flags.options.batch, shape[0]);
+    flags.options.batch = shape[0];
+    shape.erase(shape.begin());
+    ir::TensorType type{array.dtype(), std::move(shape), {}};
+    if (sample.inputs.size() < inputs) {
+      sample.inputs.push_back(std::move(type));
+    } else {
+      sample.target = std::move(type);
+    }
+  }
+  flags.options.sample = std::move(sample);
 }
 
 }  // namespace
@@ -93,7 +125,11 @@ void FitModel(const Options& options, const std::vector<HostArray>& example,
       flags.options.num_classes = archive.num_classes;
   }
   models::ModelOptions fitted;
-  if (!example.empty()) FitImages(options, example[0], flags, fitted);
+  if (model.archive.has_value() && !model.archive->classifies) {
+    if (!example.empty()) FitTensors(options, example, *model.archive, flags);
+  } else if (!example.empty()) {
+    FitImages(options, example[0], flags, fitted);
+  }
   model.options = tools::MakeModelOptions(flags, /*classes=*/0);
   model.options.input = fitted.input;
 }

@@ -29,8 +29,10 @@ Model ModelOf(std::shared_ptr<const ir::Graph> graph);
 
 // Sets the model's options by the keywords and by an example of its data
 // inputs, which may be empty. Images, uint8 (N, S, S, 3) or float32 (N, 3, S,
-// S), determine batch size, image size and whether the step normalises. Throws
-// kUsage for keywords that contradict the example or do not apply to the model.
+// S), determine batch size, image size and whether the step normalises. An
+// archive that is no classifier of images takes the types of the example.
+// Throws kUsage for keywords that contradict the example or do not apply to the
+// model.
 void FitModel(const Options& options, const std::vector<HostArray>& example,
               Model& model);
 

@@ -17,6 +17,7 @@
 #include <variant>
 #include <vector>
 
+#include "ir/state_names.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
 #include "models/model.h"
@@ -78,18 +79,22 @@ std::vector<HostArray> NamedArrays(const nb::dict& objects) {
   return arrays;
 }
 
-// One array per data input of the step: positional, then by name.
+// One array per data input of the step: positional, then by name. Without
+// `whole` the last ones may be missing.
 std::vector<HostArray> Batch(const TrainingStep& step, const nb::args& args,
-                             const nb::kwargs& kwargs) {
+                             const nb::kwargs& kwargs, bool whole = true) {
   const auto& inputs = step.inputs();
-  FUSOR_CHECK(args.size() + kwargs.size() == inputs.size(), kUsage,
-              "{}: expected {} arrays ({}), got {}", step.model_name(),
-              inputs.size(),
-              Join(inputs, ", ", [](const auto& input) { return input.first; }),
-              args.size() + kwargs.size());
+  const size_t given = args.size() + kwargs.size();
+  FUSOR_CHECK(
+      whole ? given == inputs.size() : given < inputs.size(), kUsage,
+      "{}: expected {}{} arrays ({}), got {}", step.model_name(),
+      whole ? "" : "fewer than ", inputs.size(),
+      Join(inputs, ", ",
+           [](const auto& input) { return ir::OwnInputName(input.first); }),
+      given);
   std::vector<HostArray> batch;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const std::string& name = inputs[i].first;
+  for (size_t i = 0; i < given; ++i) {
+    const std::string name = ir::OwnInputName(inputs[i].first);
     if (i < args.size()) {
       batch.emplace_back(args[i], name);
       continue;
@@ -106,12 +111,18 @@ Texts ToTuple(ReportTexts report) {
           std::move(report.json)};
 }
 
+// The number of samples, and the means over them.
+std::tuple<int64_t, double, double, double> ToTuple(
+    const runtime::EvalReport& report) {
+  return {report.images, report.loss, report.top1, report.top5};
+}
+
 using InputType = std::tuple<std::string, std::string, nb::tuple>;
 
 std::vector<InputType> InputTypes(const TrainingStep& step) {
   std::vector<InputType> inputs;
   for (const auto& [name, type] : step.inputs()) {
-    inputs.emplace_back(name, ir::DTypeName(type.dtype),
+    inputs.emplace_back(ir::OwnInputName(name), ir::DTypeName(type.dtype),
                         nb::tuple(nb::cast(type.shape)));
   }
   return inputs;
@@ -182,24 +193,23 @@ void BindStep(nb::module_& module) {
   c.def("output", &TrainingStep::Output, "name"_a);
   c.def(
       "evaluate",
-      [](TrainingStep& self, nb::handle images, nb::handle labels) {
-        const TrainingStep::Evaluation result = self.Evaluate(
-            HostArray(images, "images"), HostArray(labels, "labels"));
-        return std::tuple(result.loss, result.top1, result.top5);
+      [](TrainingStep& self, const nb::args& args, const nb::kwargs& kwargs) {
+        return ToTuple(self.Evaluate(Batch(self, args, kwargs)));
       },
-      "images"_a, "labels"_a);
+      "args"_a, "kwargs"_a,
+      nb::sig("def evaluate(self, *args: object, **kwargs: object) "
+              "-> tuple[int, float, float, float]"));
   c.def(
       "predict",
-      [](TrainingStep& self, nb::handle images) {
-        return self.Predict(HostArray(images, "images"));
+      [](TrainingStep& self, const nb::args& args, const nb::kwargs& kwargs) {
+        return self.Predict(Batch(self, args, kwargs, /*whole=*/false));
       },
-      "images"_a);
+      "args"_a, "kwargs"_a,
+      nb::sig("def predict(self, *args: object, **kwargs: object) -> object"));
   c.def(
       "evaluate_data",
       [](TrainingStep& self, const std::string& data, const nb::dict& options) {
-        const TrainingStep::DataEvaluation e = self.EvaluateData(data, options);
-        return std::tuple(e.images, e.result.loss, e.result.top1,
-                          e.result.top5);
+        return ToTuple(self.EvaluateData(data, options));
       },
       "data"_a, "options"_a,
       nb::sig("def evaluate_data(self, data: str, options: dict[str, object]) "

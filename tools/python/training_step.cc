@@ -12,9 +12,11 @@
 #include "ir/io/printer.h"
 #include "ir/state_names.h"
 #include "ir/support/error.h"
+#include "ir/support/str.h"
 #include "passes/training/training_state.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/weights.h"
+#include "runtime/data/sample_form.h"
 #include "runtime/state_store.h"
 #include "runtime/train/mixup.h"
 #include "runtime/train/training_loop.h"
@@ -35,9 +37,12 @@ namespace {
 namespace nb = nanobind;
 
 // Names that models::Model documents.
-constexpr char kImages[] = "images";
 constexpr char kLabels[] = "labels";
 constexpr char kWeights[] = "weights";
+
+bool IsTarget(const std::string& input) {
+  return input == kLabels || input == "targets";
+}
 
 // Runs `work` without the GIL and returns its result.
 template <typename Work>
@@ -262,6 +267,30 @@ void TrainingStep::set_lr(double lr) {
   lr_ = lr;
 }
 
+void TrainingStep::Convert(HostArray& array, const std::string& name,
+                           const ir::TensorType& type, bool part) const {
+  array.ConvertTo(type, part);
+  if (!model_.archive.has_value() || model_.archive->classifies) return;
+  if (name == kLabels && type.rank() > 1) {
+    const runtime::SampleForm form{.labels = type.num_elements(),
+                                   .classes = model_.options.num_classes,
+                                   .ignores = true};
+    std::vector<int32_t> labels(static_cast<size_t>(form.labels));
+    const auto* given = static_cast<const uint8_t*>(array.data());
+    runtime::ConvertTarget(form, type, {given, array.bytes()}, array.name(),
+                           labels, {});
+    array.Replace(labels.data());
+  }
+  for (size_t i = 0; i < model_.archive->inputs.size(); ++i) {
+    const auto& [own, tokens] = model_.archive->inputs[i];
+    if (ir::ModelInputName(i, own) != name || ir::IsFloat(type.dtype)) continue;
+    runtime::CheckTokens(
+        {"value", type, tokens},
+        {static_cast<const uint8_t*>(array.data()), array.bytes()},
+        array.name());
+  }
+}
+
 void TrainingStep::Feed(runtime::Program& program, const std::string& name,
                         const HostArray& array) {
   program.SetInput(program.FindInput(name), array.data(), array.bytes());
@@ -280,7 +309,7 @@ double TrainingStep::Run(std::vector<HostArray> batch) {
               "{}: expected {} arrays, got {}", model_.name, inputs_.size(),
               batch.size());
   for (size_t i = 0; i < batch.size(); ++i) {
-    batch[i].ConvertTo(inputs_[i].second);
+    Convert(batch[i], inputs_[i].first, inputs_[i].second);
   }
   return Unlocked([&] {
     for (size_t i = 0; i < batch.size(); ++i) {
@@ -324,31 +353,40 @@ void TrainingStep::CompileEvaluation() {
                              compile_);
 }
 
-int64_t TrainingStep::RunEvaluation(HostArray& images, HostArray* labels) {
+int64_t TrainingStep::RunEvaluation(std::vector<HostArray>& batch,
+                                    bool with_target) {
   Unlocked([this] { CompileEvaluation(); });
-  const ir::TensorType& type = InputType(*eval_, kImages);
-  const int64_t rows = images.shape().empty() ? 0 : images.shape()[0];
-  images.ConvertTo(type, /*part=*/true);
-  if (labels != nullptr) {
-    FUSOR_CHECK(!labels->shape().empty() && labels->shape()[0] == rows, kUsage,
-                "{}: expected one per image, {}, got {}", labels->name(), rows,
-                Describe(labels->dtype(), labels->shape()));
-    labels->ConvertTo(InputType(*eval_, kLabels), /*part=*/true);
+  std::vector<std::string> names;
+  for (const auto& [name, type] : inputs_) {
+    if (!IsTarget(name) || with_target) names.push_back(name);
+  }
+  FUSOR_CHECK(batch.size() == names.size(), kUsage,
+              "{}: expected {} arrays ({}), got {}", model_.name, names.size(),
+              Join(names, ", ", ir::OwnInputName), batch.size());
+  int64_t rows = 0;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    HostArray& array = batch[i];
+    const int64_t own = array.shape().empty() ? 0 : array.shape()[0];
+    FUSOR_CHECK(i == 0 || own == rows, kUsage,
+                "{}: expected {} rows, as in {}, got {}", array.name(), rows,
+                batch[0].name(), Describe(array.dtype(), array.shape()));
+    rows = own;
+    Convert(array, names[i], InputType(*eval_, names[i]), /*part=*/true);
   }
   Unlocked([&] {
-    const auto batch = static_cast<size_t>(type.shape[0]);
-    const std::vector<int32_t> unlabelled(batch, 0);
-    std::vector<float> weights(batch, 0);
+    const auto size =
+        static_cast<size_t>(InputType(*eval_, kWeights).num_elements());
+    std::vector<float> weights(size, 0);
     std::fill_n(weights.begin(), rows, 1.0F);
-    Feed(*eval_, kImages, images);
-    if (labels != nullptr) {
-      Feed(*eval_, kLabels, *labels);
-    } else {
-      eval_->SetInput(eval_->FindInput(kLabels), unlabelled.data(),
-                      batch * sizeof(int32_t));
+    for (size_t i = 0; i < batch.size(); ++i) Feed(*eval_, names[i], batch[i]);
+    for (const auto& [name, type] : inputs_) {
+      if (!IsTarget(name) || with_target) continue;
+      const std::vector<uint8_t> none(
+          static_cast<size_t>(InputType(*eval_, name).num_bytes()));
+      eval_->SetInput(eval_->FindInput(name), none.data(), none.size());
     }
     eval_->SetInput(eval_->FindInput(kWeights), weights.data(),
-                    batch * sizeof(float));
+                    size * sizeof(float));
     if (ranks_ != nullptr) {
       session_->state().Show(runtime::ParameterView::kCurrent);
       session_->state().Broadcast(runtime::StateSubset::kStatistics);
@@ -358,29 +396,33 @@ int64_t TrainingStep::RunEvaluation(HostArray& images, HostArray* labels) {
   return rows;
 }
 
-TrainingStep::Evaluation TrainingStep::Evaluate(HostArray images,
-                                                HostArray labels) {
+runtime::EvalReport TrainingStep::Evaluate(std::vector<HostArray> batch) {
   const Use use(*this);
-  std::vector<double> sums{static_cast<double>(RunEvaluation(images, &labels))};
-  for (const char* output : {"loss_sum", "top1", "top5"}) {
-    sums.push_back(eval_->ReadScalar(eval_->FindOutput(output)));
+  runtime::EvalSums sums;
+  sums.samples =
+      static_cast<double>(RunEvaluation(batch, /*with_target=*/true));
+  sums.loss = eval_->ReadScalar(eval_->FindOutput("loss_sum"));
+  const std::vector<int> outputs = runtime::AccuracyOutputs(*eval_);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    sums.outputs[i] = eval_->ReadScalar(outputs[i]);
   }
-  sums = Unlocked([&] { return Total(sums); });
-  return {sums[1] / sums[0], sums[2] / sums[0], sums[3] / sums[0]};
+  return Unlocked(
+      [&] { return runtime::MeanOverRanks(*session_, *eval_, sums); });
 }
 
-nb::ndarray<nb::numpy, float> TrainingStep::Predict(HostArray images) {
+nb::ndarray<nb::numpy, float> TrainingStep::Predict(
+    std::vector<HostArray> inputs) {
   const Use use(*this);
-  const int64_t rows = RunEvaluation(images, nullptr);
+  const int64_t rows = RunEvaluation(inputs, /*with_target=*/false);
   const ir::Tensor logits = eval_->Read(eval_->FindOutput("logits"));
   ir::Shape shape = logits.type.shape;
-  const int64_t count = rows * shape[1];
+  const int64_t count = logits.type.num_elements() / shape[0] * rows;
   shape[0] = rows;
   return NumpyArray({logits.data.begin(), logits.data.begin() + count}, shape);
 }
 
-TrainingStep::DataEvaluation TrainingStep::EvaluateData(
-    const std::string& data, const nb::dict& keywords) {
+runtime::EvalReport TrainingStep::EvaluateData(const std::string& data,
+                                               const nb::dict& keywords) {
   const Use use(*this);
   tools::DataFlags flags;
   std::string split = "val";
@@ -391,19 +433,25 @@ TrainingStep::DataEvaluation TrainingStep::EvaluateData(
   app.add_option("--split", split)->check(tools::OneOf({"val", "train"}));
   ParseKeywords(app, keywords);
   flags.path = data;
-  FUSOR_CHECK(model_.options.input == models::InputFormat::kU8Nhwc, kUsage,
+  const bool tensors = model_.options.sample.has_value();
+  FUSOR_CHECK(tensors || model_.options.input == models::InputFormat::kU8Nhwc,
+              kUsage,
               "{}: expected a step of uint8 images, which a data set has, got "
               "one of float32 images",
               model_.name);
   tools::ModelFlags model = options_.model;
   model.arch = model_.name;
+  if (model_.archive.has_value()) {
+    model.custom = std::make_shared<models::CustomModel>(*model_.archive);
+  }
   model.options.batch = model_.options.batch;
   model.options.image_size = model_.options.image_size;
   model.options.num_classes = model_.options.num_classes;
-  FUSOR_CHECK(tools::EvalImageSize(flags, model) == model.options.image_size,
-              kUsage, "val_crop_size: expected {}, that of the step, got {}",
-              model.options.image_size, flags.val_crop);
-  return Unlocked([&]() -> DataEvaluation {
+  FUSOR_CHECK(
+      tensors || tools::EvalImageSize(flags, model) == model.options.image_size,
+      kUsage, "val_crop_size: expected {}, that of the step, got {}",
+      model.options.image_size, flags.val_crop);
+  return Unlocked([&]() -> runtime::EvalReport {
     CompileEvaluation();
     auto images = tools::OpenImages(
         flags, model,
@@ -414,13 +462,13 @@ TrainingStep::DataEvaluation TrainingStep::EvaluateData(
                 "{}: expected at most the {} classes of the model, got {}",
                 data, model.options.num_classes, images->num_classes());
     tools::CheckTransform(images.get(), flags, model, runtime::Split::kVal);
-    FUSOR_CHECK(images->tensors() == nullptr, kUsage,
+    FUSOR_CHECK(images->tensors() == nullptr || tensors, kUsage,
                 "{}: expected images, got tensors", data);
+    tools::UseSamples(images.get(), model);
     const auto source =
         tools::OpenEvaluation(std::move(images), flags, model, eval_->graph());
-    const std::optional<runtime::EvalReport> report = runtime::Evaluate(
-        *session_, *eval_, *source, {.stop = ThrowOnKeyboardInterrupt});
-    return {report->images, {report->loss, report->top1, report->top5}};
+    return *runtime::Evaluate(*session_, *eval_, *source,
+                              {.stop = ThrowOnKeyboardInterrupt});
   });
 }
 
@@ -506,6 +554,12 @@ void TrainingStep::SaveProgram(const std::string& path) {
         .backend = options_.compile.backend,
         .options = options_.kept,
         .module = ir::Print(*Build(model_, options_, models::Phase::kTrain))};
+    // A module of tensors does not tell it.
+    if (model_.options.sample.has_value() &&
+        !options_.given.contains("num_classes")) {
+      file.options.push_back("--num-classes");
+      file.options.push_back(fmt::format("{}", model_.options.num_classes));
+    }
     const auto pack = [&](codegen::ProgramKind kind,
                           const runtime::Program& program) {
       file.programs.push_back(runtime::PackProgram(

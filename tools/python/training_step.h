@@ -15,6 +15,7 @@
 #include "runtime/program.h"
 #include "runtime/program_file.h"
 #include "runtime/session.h"
+#include "runtime/train/training_loop.h"
 #include "tools/fusor/setup/rank_run.h"
 #include "tools/python/host_array.h"
 #include "tools/python/model.h"
@@ -78,26 +79,20 @@ class TrainingStep {
   // Returns an output of the last step.
   nanobind::ndarray<nanobind::numpy, float> Output(const std::string& name);
 
-  struct Evaluation {
-    double loss = 0;            // mean per image
-    double top1 = 0, top5 = 0;  // share of the images
-  };
-  struct DataEvaluation {
-    int64_t images = 0;
-    Evaluation result;
-  };
   // Evaluates a batch of at most the compiled size with the present weights;
-  // compiles the evaluation program when first called. Throws kGraph for a
-  // graph, which has no form for evaluation.
-  Evaluation Evaluate(HostArray images, HostArray labels);
-  // Returns the logits [N, C] of a batch; otherwise as Evaluate.
-  nanobind::ndarray<nanobind::numpy, float> Predict(HostArray images);
+  // compiles the evaluation program when first called. The arrays are those of
+  // Run. Throws kGraph for a graph, which has no form for evaluation.
+  runtime::EvalReport Evaluate(std::vector<HostArray> batch);
+  // Returns the logits of a batch, [N, C] or [N, C, ..]; otherwise as Evaluate,
+  // but without the target.
+  nanobind::ndarray<nanobind::numpy, float> Predict(
+      std::vector<HostArray> inputs);
 
   // Evaluates a whole data set. `keywords`: how it is read, as for `fusor
-  // eval`. Throws kUsage if the step takes no uint8 images, and what reading
-  // throws.
-  DataEvaluation EvaluateData(const std::string& data,
-                              const nanobind::dict& keywords);
+  // eval`. Throws kUsage if the step takes float32 images of a classifier, and
+  // what reading throws.
+  runtime::EvalReport EvaluateData(const std::string& data,
+                                   const nanobind::dict& keywords);
 
   // Parameters and running statistics by name.
   std::vector<std::string> StateNames() const;
@@ -145,9 +140,13 @@ class TrainingStep {
             const HostArray& array);
   template <typename T>
   void FeedScalar(runtime::Program& program, const char* name, T value);
-  // Copies the images, and the labels if not null, to the evaluation program
-  // and runs it. Returns the number of images.
-  int64_t RunEvaluation(HostArray& images, HostArray* labels);
+  // Converts an array for a data input. Throws kUsage if it does not fit, and
+  // kData for tokens and labels of several points out of range.
+  void Convert(HostArray& array, const std::string& name,
+               const ir::TensorType& type, bool part = false) const;
+  // Copies the arrays to the evaluation program and runs it. A target may be
+  // missing. Returns the number of samples.
+  int64_t RunEvaluation(std::vector<HostArray>& batch, bool with_target);
 
   Model model_;
   Options options_;

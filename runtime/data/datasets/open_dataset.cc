@@ -225,7 +225,7 @@ std::unique_ptr<ImageSet> OpenShards(const std::string& path,
                   "--max-per-class: expected images with a class each, got "
                   "tensors in {}",
                   path);
-      images = std::make_unique<TensorSet>(path, files);
+      images = std::make_unique<TensorSet>(path, files, options.inputs);
       break;
   }
   FUSOR_ASSERT(images != nullptr, "{}: a shard of no format", path);

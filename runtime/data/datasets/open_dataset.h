@@ -17,6 +17,8 @@ struct DatasetOptions {
   // Number of classes, if known. A format that stores labels in its records
   // then does not read them all at the start.
   int num_classes = 0;
+  // Names of the input tensors, if DATA is a set of tensors.
+  std::vector<std::string> inputs = {"input"};
 };
 
 // Opens the training or the validation images of DATA. The format is detected

@@ -33,8 +33,8 @@ void MakeSample(int64_t sample, uint64_t key, int num_classes, int32_t& label,
 
 // Generates the tensors of one sample.
 void MakeTensors(int64_t sample, uint64_t key, const SampleForm& form,
-                 std::span<uint8_t> input, std::span<int32_t> labels,
-                 std::span<float> values) {
+                 const std::vector<std::span<uint8_t>>& inputs,
+                 std::span<int32_t> labels, std::span<float> values) {
   uint32_t next = 0;
   std::array<uint32_t, 4> bits{};
   const auto draw = [&] {
@@ -50,16 +50,22 @@ void MakeTensors(int64_t sample, uint64_t key, const SampleForm& form,
   };
   // Uniform values of mean 0 and variance 1, like those of normalised images.
   const double bound = std::sqrt(3.0);
-  const ir::DType dtype = form.input.dtype;
-  const int64_t levels = dtype == ir::DType::kU8 ? 256 : 2;
-  const int64_t integers = form.tokens > 0 ? form.tokens : levels;
-  ir::Tensor drawn{form.input, {}};
-  for (int64_t i = 0; i < form.input.num_elements(); ++i) {
-    drawn.data.push_back(ir::RoundTo(dtype, ir::IsFloat(dtype)
-                                                ? bound * (2 * draw() - 1)
-                                                : below(integers)));
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const auto& [name, type, tokens] = form.inputs[k];
+    const ir::DType dtype = type.dtype;
+    // Integers of unknown range are 1, like a mask that hides nothing.
+    const bool levels = tokens == 0 && dtype == ir::DType::kU8;
+    const auto value = [&] {
+      if (ir::IsFloat(dtype)) return bound * (2 * draw() - 1);
+      if (levels) return below(256);
+      return tokens > 0 ? below(tokens) : 1.0;
+    };
+    ir::Tensor drawn{type, {}};
+    for (int64_t i = 0; i < type.num_elements(); ++i) {
+      drawn.data.push_back(ir::RoundTo(dtype, value()));
+    }
+    ir::StoreTensor(drawn, inputs[k].data());
   }
-  ir::StoreTensor(drawn, input.data());
   for (int32_t& label : labels) {
     label = static_cast<int32_t>(below(form.classes));
   }
@@ -93,7 +99,7 @@ SyntheticSource::SyntheticSource(const SyntheticOptions& options)
       batch.samples[i] = position * o.world_size + o.rank;
       batch.weights[i] = 1;
       if (o.form) {
-        MakeTensors(batch.samples[i], key, *o.form, batch.image(i),
+        MakeTensors(batch.samples[i], key, *o.form, batch.InputsOf(i),
                     batch.PartOf(batch.labels, i),
                     batch.PartOf(batch.values, i));
       } else {

@@ -1,5 +1,7 @@
 #include "runtime/data/datasets/tensor_set.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <utility>
@@ -30,10 +32,12 @@ ir::TensorType SampleType(ir::TensorType type) {
 }
 
 ir::TensorSource Take(const std::string& path, const Safetensors& file,
+                      const std::vector<std::string>& inputs,
                       std::string_view name) {
   const ir::TensorSource* tensor = file.Find(name);
   FUSOR_CHECK(tensor != nullptr, kData,
-              "{}: expected tensors input and target, got {}", path,
+              "{}: expected tensors {} and target, got {}", path,
+              fmt::join(inputs, ", "),
               file.tensors.empty()
                   ? "none"
                   : fusor::Join(file.tensors, ", ",
@@ -54,30 +58,38 @@ void ReadSample(const ir::TensorSource& tensor, int64_t index,
 
 }  // namespace
 
-TensorSet::TensorSet(std::string path, const std::vector<std::string>& files)
-    : ImageSet("safetensors", std::move(path)) {
+TensorSet::TensorSet(std::string path, const std::vector<std::string>& files,
+                     std::vector<std::string> inputs)
+    : ImageSet("safetensors", std::move(path)), inputs_(std::move(inputs)) {
   AllowOpenFiles(files.size());
   for (const std::string& file : files) Open(file);
 }
 
 void TensorSet::Open(const std::string& path) {
   const Safetensors tensors = AsData([&] { return ReadSafetensors(path); });
-  File file{path, Take(path, tensors, "input"), Take(path, tensors, "target")};
-  const int64_t samples = file.input.type.shape[0];
-  FUSOR_CHECK(file.target.type.shape[0] == samples, kData,
-              "{}: tensor target: expected {} samples, as in input, got {}",
-              path, samples, file.target.type.shape[0]);
-  const SampleTensors own{SampleType(file.input.type),
-                          SampleType(file.target.type)};
+  File file{path, {}, Take(path, tensors, inputs_, "target")};
+  SampleTensors own{{}, SampleType(file.target.type)};
+  for (const std::string& name : inputs_) {
+    file.inputs.push_back(Take(path, tensors, inputs_, name));
+    own.inputs.push_back(SampleType(file.inputs.back().type));
+  }
+  const int64_t samples = file.inputs[0].type.shape[0];
   if (files_.empty()) tensors_ = own;
-  const auto check = [&](const char* name, const ir::TensorType& expected,
+  const auto check = [&](const ir::TensorSource& tensor,
+                         const ir::TensorType& expected,
                          const ir::TensorType& got) {
+    FUSOR_CHECK(tensor.type.shape[0] == samples, kData,
+                "{}: tensor {}: expected {} samples, as in {}, got {}", path,
+                tensor.name, samples, inputs_[0], tensor.type.shape[0]);
     FUSOR_CHECK(got == expected, kData,
                 "{}: tensor {}: expected samples {}, as in {}, got {}", path,
-                name, ToString(expected), files_.front().path, ToString(got));
+                tensor.name, ToString(expected), files_.front().path,
+                ToString(got));
   };
-  check("input", tensors_.input, own.input);
-  check("target", tensors_.target, own.target);
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    check(file.inputs[i], tensors_.inputs[i], own.inputs[i]);
+  }
+  check(file.target, tensors_.target, own.target);
   first_.push_back(first_.back() + samples);
   files_.push_back(std::move(file));
 }
@@ -100,16 +112,21 @@ Sample TensorSet::Read(int64_t index, std::vector<uint8_t>&) const {
              fmt::format("{}: expected an image, got tensors", Name(index)));
 }
 
-void TensorSet::ReadTensors(int64_t index, std::span<uint8_t> input,
+void TensorSet::ReadTensors(int64_t index,
+                            const std::vector<std::span<uint8_t>>& inputs,
                             std::span<uint8_t> target) const {
   const size_t file = FileOf(index);
-  ReadSample(files_[file].input, index - first_[file], input);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    ReadSample(files_[file].inputs[i], index - first_[file], inputs[i]);
+  }
   ReadSample(files_[file].target, index - first_[file], target);
 }
 
 uint64_t TensorSet::Fingerprint() const {
-  uint64_t hash = HashBytes(ToString(tensors_.input));
-  hash = HashBytes(ToString(tensors_.target), hash);
+  uint64_t hash = HashBytes(ToString(tensors_.target));
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    hash = HashBytes(inputs_[i] + ToString(tensors_.inputs[i]), hash);
+  }
   for (const File& file : files_) {
     const std::string name =
         std::filesystem::path(file.path).filename().string();

@@ -104,9 +104,12 @@ void ReadShard(std::string_view bytes) {
 void ReadTensorSet(std::string_view bytes) {
   const std::string path = Write(bytes);
   const runtime::TensorSet set(path, {path});
-  const auto& [input, target] = *set.tensors();
-  runtime::SampleForm form{.input = input, .classes = 3, .ignores = true};
-  if (!ir::IsFloat(input.dtype)) form.tokens = 5;
+  const ir::TensorType& input = set.tensors()->inputs[0];
+  const ir::TensorType& target = set.tensors()->target;
+  runtime::SampleForm form{
+      .inputs = {{"input", input, ir::IsFloat(input.dtype) ? 0 : 5}},
+      .classes = 3,
+      .ignores = true};
   (ir::IsFloat(target.dtype) ? form.values : form.labels) =
       target.num_elements();
   std::vector<uint8_t> inputs(static_cast<size_t>(input.num_bytes()));
@@ -114,9 +117,9 @@ void ReadTensorSet(std::string_view bytes) {
   std::vector<int32_t> labels(static_cast<size_t>(form.labels));
   std::vector<float> values(static_cast<size_t>(form.values));
   for (int64_t i = 0; i < set.size(); ++i) {
-    set.ReadTensors(i, inputs, targets);
+    set.ReadTensors(i, {inputs}, targets);
     try {
-      runtime::CheckTokens(form, inputs, set.Name(i));
+      runtime::CheckTokens(form.inputs[0], inputs, set.Name(i));
       runtime::ConvertTarget(form, target, targets, set.Name(i), labels,
                              values);
     } catch (const Error& error) {

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "models/onnx/onnx_importer.h"
 #include "models/onnx/onnx_model.h"
@@ -36,6 +37,15 @@ void ReadOnnx(std::string_view bytes) {
   if (model.batch != 0) options.batch = model.batch;
   if (model.image_size != 0) options.image_size = model.image_size;
   if (model.num_classes != 0) options.num_classes = model.num_classes;
+  if (!model.classifies) {
+    models::SampleTypes sample;
+    for (const models::ModelInput& input : model.inputs) {
+      ir::TensorType type = program.graph->FindInput(input.name)->type();
+      type.shape.erase(type.shape.begin());
+      sample.inputs.push_back(std::move(type));
+    }
+    options.sample = std::move(sample);
+  }
   for (const auto phase : {models::Phase::kTrain, models::Phase::kEval}) {
     Require(model.build(phase, options) != nullptr, "no graph");
   }

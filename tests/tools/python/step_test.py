@@ -24,12 +24,12 @@ from safetensors_file import read  # noqa: E402
 EXPORTS = pathlib.Path(__file__).parents[2] / "golden/torch_export"
 CONVOLUTIONAL = EXPORTS / "convolutional.pt2"
 DOCUMENT = pathlib.Path(__file__).parents[3] / "tools/python/README.md"
-USAGE, GRAPH, CHECKPOINT = 2, 3, 5
+USAGE, GRAPH, DATA, CHECKPOINT = 2, 3, 4, 5
 
 
 def golden(name):
     """Returns PyTorch's inputs and results for an archive."""
-    kinds = {"F64": "<f8", "F32": "<f4", "I32": "<i4"}
+    kinds = {"F64": "<f8", "F32": "<f4", "I32": "<i4", "I64": "<i8"}
     tensors, _ = read(EXPORTS / f"{name}.safetensors")
     return {key: numpy.frombuffer(data, kinds[dtype]).reshape(shape)
             for key, (dtype, shape, data) in tensors.items()}
@@ -162,6 +162,85 @@ class EvaluationTest(ErrorCase):
         self.fails(USAGE, ["images", "(0, "], step.predict, images[:0])
         self.fails(GRAPH, ["regression", "evaluation"],
                    fusor.compile(regression()).predict, images)
+
+
+class TensorsTest(ErrorCase):
+    """Models of tokens, of which one has a mask, and of pixels."""
+
+    def compile(self, name, *parts, **options):
+        expected = golden(f"trained/{name}")
+        batch = [expected[part] for part in parts]
+        step = fusor.compile(EXPORTS / f"trained/{name}.pt2", batch,
+                             optimizer=fusor.SGD(lr=0.5), **options)
+        return step, batch, expected
+
+    def test_losses_are_pytorchs(self):
+        for name, parts in (("tokens", ["input", "target"]),
+                            ("masked", ["input", "attention_mask", "target"]),
+                            ("pixels", ["input", "target"])):
+            step, batch, expected = self.compile(name, *parts)
+            self.assertAlmostEqual(step(*batch), expected["loss"].item(), 5)
+            before = step.evaluate(*batch)
+            logits = step.predict(*batch[:-1])
+            self.assertEqual(logits.shape, expected["values"].shape)
+            rows = step.predict(*(array[:2] for array in batch[:-1]))
+            numpy.testing.assert_allclose(rows, logits[:2], 1e-4, 1e-6)
+            labels, classes = batch[-1], 2 if name != "pixels" else 1
+            counts = (labels >= 0) & (labels != 255)
+            self.assertAlmostEqual(
+                before["top1"], (logits.argmax(classes) == labels)[counts]
+                .mean(), 5)
+            for _ in range(20):
+                loss = step(*batch)
+            self.assertLess(loss, 0.9 * expected["loss"].item())
+            self.assertLess(step.evaluate(*batch)["loss"], before["loss"])
+
+    def test_inputs_have_their_own_names(self):
+        step, (ids, mask, labels), expected = self.compile(
+            "masked", "input", "attention_mask", "target")
+        self.assertEqual([name for name, _, _ in step.inputs],
+                         ["images", "attention_mask", "labels"])
+        loss = step(ids, labels=labels, attention_mask=mask)
+        self.assertAlmostEqual(loss, expected["loss"].item(), 5)
+        all_seen = step.predict(ids, numpy.ones_like(mask))
+        self.assertGreater(abs(all_seen - step.predict(ids, mask)).max(), 1e-4)
+
+    def test_an_example_without_target(self):
+        step, batch, expected = self.compile("masked", "input",
+                                             "attention_mask")
+        self.assertAlmostEqual(step(*batch, expected["target"]),
+                               expected["loss"].item(), 5)
+
+    def test_values_have_no_accuracy(self):
+        expected = golden("trained/pixels")
+        batch = expected["input"], expected["values"].astype(numpy.float32)
+        step = fusor.compile(EXPORTS / "trained/pixels.pt2", batch, loss="mse")
+        step(*batch)
+        self.assertEqual(list(step.evaluate(*batch)), ["loss"])
+
+    def test_bad_tensors(self):
+        step, (ids, mask, labels), _ = self.compile(
+            "masked", "input", "attention_mask", "target")
+        wrong = ids.copy()
+        wrong[1, 2] = 11
+        self.fails(DATA, ["images: value 11 at [1,2]", "0 to 10"], step, wrong,
+                   mask, labels)
+        bad = labels.copy()
+        bad[0, 1] = 12
+        self.fails(DATA, ["labels", "label 12 at [0,1]"], step, ids, mask, bad)
+        self.fails(USAGE, ["attention_mask: expected", "(3, 5)"], step, ids,
+                   mask[:, :5], labels)
+        self.fails(USAGE, ["attention_mask: expected 2 rows"], step.predict,
+                   ids[:2], mask)
+        self.fails(USAGE, ["expected 2 arrays", "got 1"], step.predict, ids)
+        path = EXPORTS / "trained/masked.pt2"
+        self.fails(USAGE, ["input_ids, attention_mask", "got 1"],
+                   fusor.compile, path, ids)
+        self.fails(USAGE, ["example[1]", "as many as in example[0]"],
+                   fusor.compile, path, [ids, mask[:1]])
+        self.fails(DATA, ["tensor attention_mask", "i64[6,1]"], fusor.compile,
+                   path, [ids, mask[..., None]])
+        self.fails(USAGE, ["expected DATA"], fusor.compile, path)
 
 
 class ArrayTest(ErrorCase):

@@ -21,9 +21,11 @@ from error_case import ErrorCase
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 from noise_images import make_images  # noqa: E402
+from safetensors_file import write  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 CONVOLUTIONAL = ROOT / "tests/golden/torch_export/convolutional.pt2"
+MASKED = ROOT / "tests/golden/torch_export/trained/masked.pt2"
 USAGE, DATA, CHECKPOINT = 2, 4, 5
 # A run of five steps per epoch.
 RUN = {"batch_size": 4, "image_size": 16, "threads": 1,
@@ -172,6 +174,45 @@ class TrainTest(TrainingCase):
                 self.assertEqual(
                     self.train(data, iterations=2, training_only=True).losses,
                     expected)
+
+    def test_tensors(self):
+        random = numpy.random.default_rng(0)
+        ids = random.integers(0, 11, (6, 6))
+        mask = random.integers(0, 2, ids.shape)
+        mask[:, 0] = 1
+        labels = numpy.roll(ids, -1, 1)
+        labels[:, -1] = -100
+        arrays = {"input": ids, "attention_mask": mask, "target": labels}
+        data = self.folder / "tokens"
+        write(data, {name: ("I64", list(array.shape), array.tobytes())
+                     for name, array in arrays.items()})
+        batch = ids[:4], mask[:4], labels[:4]
+        step = fusor.compile(MASKED, batch)
+        result = step.evaluate_dataset(data)  # of two batches
+        counted = (labels >= 0).sum()
+        parts = [step.evaluate(*(array[part] for array in arrays.values()))
+                 for part in (slice(0, 4), slice(4, 6))]
+        self.assertEqual(result["images"], 6)
+        for key in "loss", "top1", "top5":
+            mean = sum(part[key] * weight for part, weight in
+                       zip(parts, (20 / counted, 10 / counted)))
+            self.assertAlmostEqual(result[key], mean, 5)
+        run = fusor.train(MASKED, data, batch_size=3, epochs=30, lr=0.1,
+                          threads=2, verbose=False)
+        self.assertLess(run.losses[-1], run.losses[0])
+        # The program knows the inputs, too.
+        path = self.folder / "step.fusor"
+        step.save_program(path)
+        for source in ({"data": data}, {"synthetic": True}):
+            run = fusor.train(path, **source, epochs=1, iterations=1,
+                              verbose=False)
+            self.assertEqual(len(run.losses), 1)
+        self.fails(USAGE, ["tensors input, attention_mask and target"],
+                   step.evaluate_dataset, self.images)
+        write(data, {name: ("I64", [6, 5], array[:, :5].tobytes())
+                     for name, array in arrays.items()})
+        self.fails(DATA, ["input i64[6]", "got i64[5]"], step.evaluate_dataset,
+                   data)
 
     def test_a_run_resumes(self):
         whole = self.train(epochs=2)

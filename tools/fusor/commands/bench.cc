@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/state_names.h"
 #include "ir/support/environment.h"
 #include "ir/support/error.h"
 #include "ir/support/statistics.h"
@@ -203,13 +204,16 @@ class BenchCommand {
   // images are copied.
   void Feed(runtime::BatchSource& source, runtime::Event& copied,
             int64_t slot) {
-    const int images = DataInput("images");
+    const bool fed = DataInput(ir::kModelInput) >= 0;
     const int labels = DataInput("labels");
-    if (images >= 0) session_->Await(copied);
+    if (fed) session_->Await(copied);
     const runtime::Batch& batch = source.Next();
-    if (images >= 0) {
-      program_->SetInput(images, batch.images().data(),
-                         batch.images().size_bytes(), copied, slot);
+    if (fed) {
+      const std::vector<int> inputs = program_->FindModelInputs();
+      for (size_t k = 0; k < inputs.size(); ++k) {
+        program_->SetInput(inputs[k], batch.input(k).data(),
+                           batch.input(k).size_bytes(), copied, slot);
+      }
     }
     const auto set = [&]<typename T>(int input, const std::vector<T>& values) {
       if (input < 0) return;
@@ -446,7 +450,7 @@ void ChooseAutomatically(const BenchFlags& flags) {
   CheckOutput("--json", flags.json);
   const bool reads = !flags.data.path.empty();
   ModelFlags model = flags.model;
-  const models::CustomModel* custom = models::FindCustomModel(model.arch);
+  const models::CustomModel* custom = CustomOf(model);
   if (reads && custom != nullptr && !custom->classifies) {
     UseSamples(OpenImages(flags.data, model, Split::kTrain).get(), model);
   }

@@ -42,7 +42,7 @@ void RunExport(const ExportFlags& flags) {
       MakeModelOptions(flags.model, static_cast<int>(trained.classes));
   options.input = models::InputFormat::kF32Nchw;
   options.per_image = true;
-  const models::CustomModel* custom = models::FindCustomModel(flags.model.arch);
+  const models::CustomModel* custom = CustomOf(flags.model);
   const int64_t fixed = custom == nullptr ? 0 : custom->batch;
   const auto build = [&](int64_t batch) {
     options.batch = fixed != 0 ? fixed : batch;

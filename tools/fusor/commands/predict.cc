@@ -227,7 +227,7 @@ json Report(const Predictions& predictions, FILE* text) {
 
 void RunPredict(const PredictFlags& flags) {
   CheckFed(flags.model, /*labels=*/false);
-  const models::CustomModel* custom = models::FindCustomModel(flags.model.arch);
+  const models::CustomModel* custom = CustomOf(flags.model);
   FUSOR_CHECK(custom == nullptr || custom->classifies, kUsage,
               "predict: expected a classifier of images, got {}; use exec to "
               "run it",

@@ -11,6 +11,7 @@
 #include "codegen/compiler.h"
 #include "ir/builder.h"
 #include "ir/io/module_file.h"
+#include "ir/state_names.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "models/import/torch_importer.h"
@@ -59,6 +60,15 @@ Value* FindData(const Graph& graph, const char* name,
     found.push_back(input.value.get());
   }
   return found.size() == 1 ? found[0] : nullptr;
+}
+
+// Returns whether a program reads batches of tensors: its input and its target
+// have the names of imported models, and the input is no image.
+bool ReadsTensors(const Graph& graph) {
+  return FindData(graph, ir::kModelInput, IsImage) == nullptr &&
+         graph.FindInput(ir::kModelInput) != nullptr &&
+         (graph.FindInput("labels") != nullptr ||
+          graph.FindInput("targets") != nullptr);
 }
 
 // Replaces the data input `old` by a new one, from which `convert` computes it.
@@ -174,6 +184,12 @@ void UseModule(std::shared_ptr<const Graph> graph, ModelFlags& flags) {
   model.evaluates = forward && KeepsState(*graph) &&
                     (HasOutputs(*graph, {"loss_sum", "top1", "top5"}) ||
                      HasOutputs(*graph, {"logits"}));
+  model.classifies = !ReadsTensors(*graph);
+  for (const ir::Input& input : graph->inputs()) {
+    const std::string& name = input.value->name();
+    if (!ir::IsModelInputName(name)) continue;
+    model.inputs.push_back({ir::OwnInputName(name)});
+  }
   model.build = [graph](models::Phase phase,
                         const models::ModelOptions& options) {
     auto built = graph->Clone();
@@ -232,8 +248,13 @@ models::ImportedProgram ReadProgram(const std::string& path,
                       : models::ImportTorchProgram(path, file, given);
 }
 
+const models::CustomModel* CustomOf(const ModelFlags& flags) {
+  return flags.custom != nullptr ? flags.custom.get()
+                                 : models::FindCustomModel(flags.arch);
+}
+
 bool IsFed(const ModelFlags& flags, bool labels) {
-  if (flags.graph == nullptr) return true;
+  if (flags.graph == nullptr || ReadsTensors(*flags.graph)) return true;
   return (labels ? FindData(*flags.graph, "labels", IsLabels)
                  : FindData(*flags.graph, "images", IsImage)) != nullptr;
 }

@@ -3,13 +3,16 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "ir/state_names.h"
 #include "ir/support/error.h"
+#include "ir/support/str.h"
 #include "runtime/data/datasets/synthetic.h"
 #include "runtime/data/image_check.h"
 #include "runtime/data/loader.h"
@@ -79,25 +82,43 @@ runtime::Transform MakeTransform(const DataFlags& data, const ModelFlags& model,
   return transform;
 }
 
+// Returns the names of the input tensors in a data set. The first one has the
+// same name for all models.
+std::vector<std::string> TensorNames(const ModelFlags& model) {
+  std::vector<std::string> names{"input"};
+  if (const auto* custom = CustomOf(model)) {
+    for (size_t i = 1; i < custom->inputs.size(); ++i) {
+      names.push_back(custom->inputs[i].name);
+    }
+  }
+  return names;
+}
+
 // Returns what samples hold for a program of that graph; nothing for images
 // with a label each. `data` names the set, `tensors` are its types, or null.
 std::optional<runtime::SampleForm> FormOf(
     const ir::Graph& graph, const ModelFlags& model, const std::string& data,
     const runtime::SampleTensors* tensors) {
-  const models::CustomModel* custom = models::FindCustomModel(model.arch);
-  const ir::Value* input = graph.FindInput("images");
-  if (input == nullptr) return std::nullopt;
+  const models::CustomModel* custom = CustomOf(model);
+  if (graph.FindInput(ir::kModelInput) == nullptr) return std::nullopt;
+  const std::vector<std::string> names = TensorNames(model);
   const bool images = (custom == nullptr || custom->classifies) &&
-                      !model.options.sample.has_value();
+                      names.size() == 1 && !model.options.sample.has_value();
   if (tensors == nullptr && images) return std::nullopt;
   const auto sample = [](const ir::Value* value) {
     ir::TensorType type{value->type().dtype, value->type().shape, {}};
     type.shape.erase(type.shape.begin());
     return type;
   };
-  runtime::SampleForm form{.input = sample(input)};
-  if (!ir::IsFloat(form.input.dtype) && custom != nullptr) {
-    form.tokens = custom->tokens;
+  runtime::SampleForm form;
+  for (const ir::Input& input : graph.inputs()) {
+    if (!ir::IsModelInputName(input.value->name())) continue;
+    const size_t index = form.inputs.size();
+    form.inputs.push_back({names[index], sample(input.value.get())});
+    if (custom != nullptr && index < custom->inputs.size() &&
+        !ir::IsFloat(form.inputs.back().type.dtype)) {
+      form.inputs.back().tokens = custom->inputs[index].tokens;
+    }
   }
   ir::Shape target;
   if (const ir::Value* values = graph.FindInput("targets")) {
@@ -109,13 +130,23 @@ std::optional<runtime::SampleForm> FormOf(
     form.classes = MakeModelOptions(model, /*classes=*/0).num_classes;
     form.ignores = !target.empty();
   }
-  const bool fits = tensors == nullptr || (tensors->input == form.input &&
-                                           tensors->target.shape == target);
+  if (tensors == nullptr) return form;
+  const bool fits = std::ranges::equal(form.inputs, tensors->inputs, {},
+                                       &runtime::InputForm::type) &&
+                    tensors->target.shape == target;
   FUSOR_CHECK(fits, kData,
-              "{}: the program reads samples of input {} and target [{}], got "
-              "{} and {}",
-              data, ToString(form.input), fmt::join(target, ","),
-              ToString(tensors->input), ToString(tensors->target));
+              "{}: the program reads samples of {} and target [{}], got {} and "
+              "{}",
+              data,
+              Join(form.inputs, ", ",
+                   [](const runtime::InputForm& input) {
+                     return fmt::format("{} {}", input.name,
+                                        ToString(input.type));
+                   }),
+              fmt::join(target, ","),
+              Join(tensors->inputs, ", ",
+                   [](const ir::TensorType& type) { return ToString(type); }),
+              ToString(tensors->target));
   return form;
 }
 
@@ -131,11 +162,12 @@ runtime::LoaderOptions MakeLoader(const DataFlags& data,
 
 // Throws unless the model classifies images, and there are classes.
 void CheckClasses(const runtime::ImageSet& images, const ModelFlags& model) {
-  const models::CustomModel* custom = models::FindCustomModel(model.arch);
+  const models::CustomModel* custom = CustomOf(model);
   FUSOR_CHECK(custom == nullptr || custom->classifies, kUsage,
-              "{} {}: expected safetensors files with tensors input and "
-              "target, since {} is no classifier of images",
-              images.format(), images.path(), model.arch);
+              "{} {}: expected safetensors files with tensors {} and target, "
+              "since {} is no classifier of images",
+              images.format(), images.path(),
+              fmt::join(TensorNames(model), ", "), model.arch);
   FUSOR_CHECK(images.num_classes() > 1 || model.options.num_classes > 1, kData,
               "{} {}: expected at least 2 classes, got only '{}'",
               images.format(), images.path(), images.class_names()[0]);
@@ -154,7 +186,8 @@ std::unique_ptr<runtime::ImageSet> OpenImages(const DataFlags& data,
       data.path,
       {.split = split,
        .max_per_class = split == Split::kTrain ? data.max_per_class : 0,
-       .num_classes = static_cast<int>(model.options.num_classes)});
+       .num_classes = static_cast<int>(model.options.num_classes),
+       .inputs = TensorNames(model)});
   if (images == nullptr) return nullptr;
   if (images->tensors() == nullptr) CheckClasses(*images, model);
   for (const std::string& warning : images->warnings()) {
@@ -166,10 +199,10 @@ std::unique_ptr<runtime::ImageSet> OpenImages(const DataFlags& data,
 void UseSamples(const runtime::ImageSet* images, ModelFlags& model) {
   model.options.sample.reset();
   if (images == nullptr || images->tensors() == nullptr) return;
-  FUSOR_CHECK(model.graph == nullptr, kUsage,
+  FUSOR_CHECK(model.graph == nullptr || !CustomOf(model)->classifies, kUsage,
               "{} {}: expected images for {}, got tensors", images->format(),
               images->path(), model.arch);
-  model.options.sample = {images->tensors()->input, images->tensors()->target,
+  model.options.sample = {images->tensors()->inputs, images->tensors()->target,
                           images->path()};
 }
 
@@ -271,8 +304,10 @@ int64_t SourceBytes(const DataFlags& data, const ModelFlags& model,
   runtime::LoaderOptions options =
       MakeLoader(data, model, split == Split::kTrain);
   if (const auto& sample = model.options.sample) {
-    options.form = {.input = sample->input,
-                    .labels = sample->target.num_elements()};
+    options.form = {.labels = sample->target->num_elements()};
+    for (const ir::TensorType& type : sample->inputs) {
+      options.form->inputs.push_back({"", type});
+    }
   }
   if (data.synthetic) options.prefetch = 0;
   return runtime::LoaderBytes(options);

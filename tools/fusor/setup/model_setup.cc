@@ -21,7 +21,7 @@ int64_t ImageSize(const ModelFlags& flags) {
 models::ModelOptions MakeModelOptions(const ModelFlags& flags, int classes) {
   models::ModelOptions options = flags.options;
   options.image_size = ImageSize(flags);
-  const models::CustomModel* custom = models::FindCustomModel(flags.arch);
+  const models::CustomModel* custom = CustomOf(flags);
   const bool own = custom != nullptr && custom->num_classes != 0;
   if (options.num_classes == 0) {
     options.num_classes = classes != 0 ? classes

@@ -1,6 +1,7 @@
 #include "tools/fusor/setup/step_profile.h"
 
 #include "ir/interpreter/host_tensor.h"
+#include "ir/state_names.h"
 #include "runtime/data/batch_source.h"
 #include "runtime/program.h"
 #include "runtime/state_store.h"
@@ -51,7 +52,12 @@ inspect::InputBytes InputsOf(const ir::Graph& model, double lr) {
 inspect::InputBytes InputsOf(const ir::Graph& model,
                              const runtime::Batch& batch, double lr) {
   inspect::InputBytes given = Scalars(lr);
-  given["images"] = BytesOf(batch.images().data(), batch.images().size());
+  size_t k = 0;
+  for (const ir::Input& input : model.inputs()) {
+    if (!ir::IsModelInputName(input.value->name())) continue;
+    const std::span<const uint8_t> bytes = batch.input(k++);
+    given[input.value->name()] = BytesOf(bytes.data(), bytes.size());
+  }
   given["labels"] = BytesOf(batch.labels.data(), batch.labels.size());
   given["targets"] = BytesOf(batch.values.data(), batch.values.size());
   given["augment_colour"] = BytesOf(batch.colours.data(), batch.colours.size());

@@ -171,7 +171,7 @@ TrainedModel OpenTrained(const TrainedFlags& flags, const ModelFlags& model,
                          const CompileFlags& compile, const DataFlags& data,
                          const runtime::ImageSet* images,
                          const std::shared_ptr<inspect::Dumper>& dumper) {
-  const models::CustomModel* custom = models::FindCustomModel(model.arch);
+  const models::CustomModel* custom = CustomOf(model);
   const bool brings = custom != nullptr && custom->weights != nullptr;
   FUSOR_CHECK(brings || !flags.weights.empty(), kUsage,
               "{}: expected --weights, got none", flags.command);

@@ -1,6 +1,7 @@
 """fusor.compile, fusor.compare and the compiled step."""
 
 import json
+import math
 import os
 import typing
 import weakref
@@ -38,7 +39,9 @@ class Step:
 
         One array per data input, in order or by name, in the shapes and dtypes
         of `inputs`: images, uint8 [N, S, S, 3] or float32 [N, 3, S, S], and
-        labels, integers [N]. Contiguous arrays are copied once, into the
+        labels, integers [N]; or other inputs and their target, such as tokens
+        [N, T], a mask, and labels [N, T], of which those of -100 do not count.
+        Contiguous arrays are copied once, into the
         step's memory; others are made contiguous first. Raises Error for arrays
         that do not fit; the state is unchanged then.
         """
@@ -82,37 +85,39 @@ class Step:
         """Return an output of the last step as a numpy array, float32."""
         return self._step.output(name)
 
-    def evaluate(self, images: Array, labels: Array) -> dict[str, float]:
+    def evaluate(self, *batch: Array, **named: Array) -> dict[str, float]:
         """Evaluate a batch of at most the compiled size.
 
-        Uses the running statistics, and the averages of the weights if the
-        step keeps them (ema_decay). Returns the mean loss, and the shares of
-        images, from 0 to 1, whose label is the top class (top1) or among the
-        first five (top5). The first call compiles. A graph of a Builder or a
-        file has no form for evaluation: raises Error.
+        Takes the arrays of a training step. Uses the running statistics, and
+        the averages of the weights if the step keeps them (ema_decay). Returns
+        the mean loss and, if targets are labels, the shares of labels, from 0
+        to 1, that are the top class (top1) or among the first five (top5). The
+        first call compiles. A graph of a Builder or a file has no form for
+        evaluation: raises Error.
         """
-        loss, top1, top5 = self._step.evaluate(images, labels)
-        return {"loss": loss, "top1": top1, "top5": top5}
+        return _means(self._step.evaluate(*batch, **named))
 
     def evaluate_dataset(self, data: str | os.PathLike[str],
                          **options: typing.Any) -> dict[str, float]:
         """Evaluate every image of a data set once, as `fusor eval` does.
 
         data: a folder of images, or files of another format that `fusor train`
-            takes.
+            takes; safetensors files if the step reads tensors.
         options: split="val" or "train", workers, prefetch, bad_record,
             val_transform, val_resize_size.
 
-        Returns images, their number, and loss, top1 and top5 as evaluate does.
-        The step must take uint8 images. Ctrl-C stops after the current batch.
+        Returns images, their number, and what evaluate does. A step of a
+        classifier must take uint8 images. Ctrl-C stops after the current batch.
         """
-        images, loss, top1, top5 = self._step.evaluate_data(
-            os.fspath(data), options)
-        return {"images": images, "loss": loss, "top1": top1, "top5": top5}
+        result = self._step.evaluate_data(os.fspath(data), options)
+        return {"images": result[0], **_means(result)}
 
-    def predict(self, images: Array) -> typing.Any:
-        """Return the logits, a numpy array float32 [N, C]; see evaluate."""
-        return self._step.predict(images)
+    def predict(self, *inputs: Array, **named: Array) -> typing.Any:
+        """Return the logits of inputs without target; see evaluate.
+
+        The result is a numpy array, float32 [N, C] or [N, C, ...].
+        """
+        return self._step.predict(*inputs, **named)
 
     def state_dict(self, framework: str | None = None) -> dict[str, typing.Any]:
         """Return parameters and running statistics by name, float32.
@@ -190,6 +195,13 @@ class Step:
         return f"<fusor.Step {self._step.model}({inputs}), {self.steps} steps>"
 
 
+def _means(result: tuple[int, float, float, float]) -> dict[str, float]:
+    _, loss, top1, top5 = result
+    if math.isnan(top1):
+        return {"loss": loss}
+    return {"loss": loss, "top1": top1, "top5": top5}
+
+
 def _example(example: typing.Any) -> list[Array]:
     if example is None:
         return []
@@ -220,8 +232,10 @@ def compile(model: Model, example: typing.Any = None, *,
         train() first.
     example: images, or (images, labels), of the batches to come. Images,
         uint8 [N, S, S, 3] or float32 [N, 3, S, S], determine batch size and
-        image size; the step normalises bytes, and takes floats as they are. A
-        torch.nn.Module requires an example.
+        image size; the step normalises bytes, and takes floats as they are. For
+        models that do not classify images: the inputs, and then the target,
+        such as (tokens, mask, labels). A torch.nn.Module requires an example,
+        with a target if it has optional arguments.
     optimizer: default SGD(lr=0.1).
     ranks: train with all processes that torchrun, mpirun or another launcher
         has started: gradients are averaged over ranks. Each rank passes its

@@ -1,5 +1,6 @@
 """PyTorch models. PyTorch is imported only by those who pass its objects."""
 
+import inspect
 import pathlib
 import sys
 import tempfile
@@ -36,7 +37,8 @@ class Export:
 
         program = self._model
         if isinstance(program, torch.nn.Module):
-            program = torch.export.export(program, (_tensor(self._example),))
+            program = torch.export.export(
+                program, _inputs(program, self._example))
         self._folder = tempfile.TemporaryDirectory(prefix="fusor-")
         name = type(self._model).__name__.lower()
         path = pathlib.Path(self._folder.name) / f"{name}.pt2"
@@ -48,16 +50,33 @@ class Export:
             self._folder.cleanup()
 
 
-def _tensor(example: list[typing.Any]) -> typing.Any:
-    """Return the images of the example as float32 [N, 3, S, S]."""
+def _inputs(module: typing.Any,
+            example: list[typing.Any]) -> tuple[typing.Any, ...]:
+    """Return the tensors of the example that forward() takes: all arrays if it
+    requires as many, or the only one; otherwise the last array is the target.
+    """
+    if not example:
+        raise Error("example: expected arrays, to export the model, got none")
+    required = [parameter for parameter
+                in inspect.signature(module.forward).parameters.values()
+                if parameter.default is parameter.empty
+                and parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    count = len(example)
+    if count > 1 and count != len(required):
+        count -= 1
+    return tuple(_tensor(array) for array in example[:count])
+
+
+def _tensor(array: typing.Any) -> typing.Any:
+    """Return an input; images of bytes as float32 [N, 3, S, S]."""
     import torch
 
-    if not example:
-        raise Error("example: expected images, to export the model, got none")
-    images = torch.as_tensor(example[0])
-    if images.dtype == torch.uint8 and images.ndim == 4:
-        images = images.permute(0, 3, 1, 2).float()
-    return images
+    tensor = torch.as_tensor(array)
+    if tensor.dtype == torch.uint8 and tensor.ndim == 4:
+        if tensor.shape[1] != 3:
+            tensor = tensor.permute(0, 3, 1, 2)
+        tensor = tensor.float()
+    return tensor
 
 
 class StateDict:

@@ -94,8 +94,9 @@ def train(model: Model, data: str | os.PathLike[str] | None = None, *,
 
     model: as for fusor.compile, or the path of a program file, which nothing is
         compiled for. A module is exported for batch_size (32) and image_size
-        (224); a graph of a Builder has inputs images, uint8 [N, S, S, 3] or
-        float32 [N, 3, S, S], and labels, integers [N].
+        (224); pass an ExportedProgram if its inputs are no images. A graph of a
+        Builder has inputs images, uint8 [N, S, S, 3] or float32 [N, 3, S, S],
+        and labels, integers [N].
     data: the data set: a folder of images, or files of another format that
         `fusor train` takes. Or none, with synthetic=True.
     optimizer: default SGD with the momentum and weight decay of `fusor train`,

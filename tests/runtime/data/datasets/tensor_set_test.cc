@@ -56,7 +56,7 @@ class TensorSetTest : public ::testing::Test {
                   MakeTensor("target", DType::kI64, {samples, 2}, labels)});
   }
   static SampleForm FormOf(const Dataset& set) {
-    return {.input = set.tensors()->input,
+    return {.inputs = {{"input", set.tensors()->inputs[0]}},
             .labels = 2,
             .classes = 21,
             .ignores = true};
@@ -84,7 +84,7 @@ TEST_F(TensorSetTest, ReadsSamplesOfSeveralFiles) {
   EXPECT_EQ(train->size(), 3);
   EXPECT_EQ(train->format(), "safetensors");
   EXPECT_EQ(train->Name(2), folder_ / "train-1.safetensors" + ": sample 0");
-  EXPECT_EQ(ToString(train->tensors()->input), "f32[1,2]");
+  EXPECT_EQ(ToString(train->tensors()->inputs[0]), "f32[1,2]");
   EXPECT_EQ(ToString(train->tensors()->target), "i64[2]");
   EXPECT_EQ(OpenDataset(folder_.path(), {.split = Split::kVal})->size(), 1);
 
@@ -133,7 +133,8 @@ TEST_F(TensorSetTest, ConvertsValuesToFloat) {
       "a", {MakeTensor<float>("input", DType::kF32, {1}, {1}),
             MakeTensor<double>("target", DType::kF64, {1, 2}, {0.5, -2})});
   auto set = std::make_unique<TensorSet>("a", std::vector{file});
-  const SampleForm form{.input = set->tensors()->input, .values = 2};
+  const SampleForm form{.inputs = {{"input", set->tensors()->inputs[0]}},
+                        .values = 2};
   Loader loader(std::move(set), {.batch_size = 1, .form = form});
   const Batch& batch = loader.Next();
   EXPECT_THAT(batch.values, ElementsAre(0.5F, -2.0F));
@@ -160,10 +161,47 @@ TEST_F(TensorSetTest, LabelsAndTokensOutOfRangeAreErrors) {
       Write("b", {MakeTensor<int32_t>("input", DType::kI32, {1, 2}, {1, -1}),
                   MakeTensor<int32_t>("target", DType::kI32, {1}, {0})});
   auto set = std::make_unique<TensorSet>("b", std::vector{text});
-  const ir::TensorType input = set->tensors()->input;
-  EXPECT_EQ(ErrorOf(std::move(set),
-                    {.input = input, .tokens = 10, .labels = 1, .classes = 1}),
-            text + ": sample 0: input -1 at [1]: expected 0 to 9");
+  const ir::TensorType input = set->tensors()->inputs[0];
+  EXPECT_EQ(
+      ErrorOf(std::move(set),
+              {.inputs = {{"input", input, 10}}, .labels = 1, .classes = 1}),
+      text + ": sample 0: input -1 at [1]: expected 0 to 9");
+}
+
+// A sample's inputs are next to those of the other samples.
+TEST_F(TensorSetTest, ReadsSeveralInputs) {
+  const std::string file = Write(
+      "a", {MakeTensor<int32_t>("input", DType::kI32, {2, 2}, {1, 2, 3, 4}),
+            MakeTensor<uint8_t>("mask", DType::kU8, {2, 1}, {0, 1}),
+            MakeTensor<int32_t>("target", DType::kI32, {2}, {0, 1})});
+  const std::vector<std::string> names{"input", "mask"};
+  const auto open = [&] {
+    return std::make_unique<TensorSet>("a", std::vector{file}, names);
+  };
+  auto set = open();
+  SampleForm form{.labels = 1, .classes = 2};
+  for (size_t k = 0; k < 2; ++k) {
+    form.inputs.push_back({names[k], set->tensors()->inputs[k]});
+  }
+  Loader loader(std::move(set), {.batch_size = 3, .form = form});
+  const Batch& batch = loader.Next();
+  ASSERT_EQ(batch.inputs(), 2U);
+  std::vector<int32_t> tokens(6);
+  std::memcpy(tokens.data(), batch.input(0).data(), batch.input(0).size());
+  EXPECT_THAT(tokens, ElementsAre(1, 2, 3, 4, 0, 0));
+  EXPECT_THAT(batch.input(1), ElementsAre(0, 1, 0));
+  form.inputs[1].tokens = 1;
+  EXPECT_EQ(ErrorOf(open(), form), "");  // the first sample fits
+  form.inputs[0].tokens = 2;
+  EXPECT_EQ(ErrorOf(open(), form),
+            file + ": sample 0: input 2 at [1]: expected 0 to 1");
+  EXPECT_THAT(
+      [&] {
+        TensorSet("a", {file}, {"input", "weights"});
+      },
+      DataError("",
+                "a: expected tensors input, weights and target, "
+                "got input, target, mask"));
 }
 
 // 255 is a class if there are more than 255, e.g. of bytes of text.
