@@ -248,16 +248,24 @@ std::vector<std::vector<Node*>> ContiguousUpdates(
   return runs;
 }
 
-// Splits the updates into runs. Each run but the last is just long enough that
-// the launch overhead is at most 1 / kWorkOfLaunch of its execution time.
+// Splits the updates into at most about kRuns runs. Each run but the last is
+// just long enough for that, and so long that the launch overhead is at most
+// 1 / kWorkOfLaunch of its execution time.
 std::vector<std::vector<Node*>> CutByWork(const std::vector<Node*>& updates,
                                           const ir::Target& target) {
   constexpr int64_t kWorkOfLaunch = 200;
+  constexpr int64_t kRuns = 24;
+  int64_t all = 0;
+  for (const Node* node : updates) all += ir::NodeBytes(*node);
+  const auto work = [&](int64_t bytes) {
+    return ir::KernelNs(bytes, target) - target.launch_overhead_ns;
+  };
+  const int64_t least =
+      std::max(kWorkOfLaunch * target.launch_overhead_ns, work(all / kRuns));
   std::vector<std::vector<Node*>> runs;
   int64_t bytes = 0;
   for (Node* node : updates) {
-    const bool full = ir::KernelNs(bytes, target) - target.launch_overhead_ns >=
-                      kWorkOfLaunch * target.launch_overhead_ns;
+    const bool full = work(bytes) >= least;
     if (runs.empty() || full) {
       runs.emplace_back();
       bytes = 0;

@@ -69,5 +69,32 @@ TEST(FuseUpdates, KeepsChainsWithOtherAttributesApart) {
   EXPECT_EQ(Launches({select("eq"), select("ne")}), 2u);
 }
 
+// Large models need no more launches than about 24, however much work an update
+// is.
+TEST(FuseUpdates, JoinsManyLargeUpdates) {
+  std::string text = "graph g {\n%lr = data : f32[]\n";
+  std::string nodes;
+  std::string outputs;
+  for (int i = 0; i < 96; ++i) {
+    const std::string n = std::to_string(i);
+    text += "%w" + n + " = weight : f32[16777216]\n";
+    nodes += "%n" + n + " = fusion(%w" + n + R"(, %lr) : f32[16777216] {
+        %w = data : f32[16777216]
+        %lr = data : f32[]
+        %s = broadcast(%lr) {dims=[], shape=[16777216]} : f32[16777216]
+        %r = mul(%w, %s) : f32[16777216]
+        return %r
+      })" + "\n";
+    outputs += (i == 0 ? "%n" : ", %n") + n + " as \"w" + n + "\" -> %w" + n;
+  }
+  const auto graph =
+      test::ParseOrDie(text + nodes + "return " + outputs + "\n}");
+  const test::BareTarget target;
+  PassContext context(target, {});
+  FuseUpdates(*graph, context);
+  ir::Verify(*graph);
+  EXPECT_EQ(graph->nodes().size(), 24u);
+}
+
 }  // namespace
 }  // namespace fusor::passes
