@@ -34,7 +34,8 @@ std::span<const AtenOp> AtenElementwiseOps();
 std::span<const AtenOp> AtenConvolutionOps();
 std::span<const AtenOp> AtenIndexedOps();  // access by index, resizing
 std::span<const AtenOp> AtenLayerOps();    // with weights, windows, reductions
-std::span<const AtenOp> AtenShapeOps();    // views, data movement, sources
+std::span<const AtenOp> AtenRecurrentOps();
+std::span<const AtenOp> AtenShapeOps();  // views, data movement, sources
 
 // Pads by elements of "self", in mode reflect, replicate or circular.
 std::vector<ir::Value*> AtenPadByElements(AtenCall& call,

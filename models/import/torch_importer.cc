@@ -38,6 +38,20 @@ std::string TensorName(const TorchNode& node, std::string_view argument) {
   return "";
 }
 
+// Returns the weights and biases of a recurrent layer's call: those that
+// multiply inputs, those that multiply states, ..; none for other calls.
+std::vector<std::string> RecurrentLayers(const TorchNode& node) {
+  std::vector<std::string> names;
+  for (const TorchArgument& input : node.inputs) {
+    if (input.name != "params" || !input.is_list) continue;
+    for (const TorchItem& item : input.items) {
+      const auto* tensor = std::get_if<TorchTensor>(&item);
+      if (tensor != nullptr) names.push_back(tensor->name);
+    }
+  }
+  return names;
+}
+
 // An archive's program, and the roles of its parameters and buffers.
 class Archive {
  public:
@@ -146,6 +160,15 @@ class Archive {
                                    {"bound", 1 / std::sqrt(fan_in)}};
         set(weight, InputRole::kWeight, uniform);
         set(bias, InputRole::kBias, uniform);
+      } else if (const std::vector<std::string> layers = RecurrentLayers(node);
+                 layers.size() > 1 && parameters.contains(layers[1])) {
+        const auto hidden =
+            static_cast<double>(parameters.at(layers[1]).back());
+        for (const std::string& name : layers) {
+          if (!parameters.contains(name)) continue;
+          states_[name].init = {{"init", std::string("uniform")},
+                                {"bound", 1 / std::sqrt(hidden)}};
+        }
       }
     }
   }

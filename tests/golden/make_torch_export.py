@@ -208,6 +208,31 @@ class Segmenter(nn.Module):
         return F.normalize(F.pad(self.last(y), (0, 1)), dim=1)
 
 
+class Recurrent(nn.Module):
+    """Has recurrent layers of all kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True)
+        self.narrow = nn.LSTM(8, 4, proj_size=2, bias=False, batch_first=True)
+        self.gru = nn.GRU(2, 3, batch_first=True)
+        self.tanh = nn.RNN(3, 4)
+        self.relu = nn.RNN(4, 2, nonlinearity="relu", bidirectional=True)
+
+    def forward(self, x, state):
+        y, (_, cell) = self.lstm(x)
+        y, _ = self.narrow(y)
+        y, last = self.gru(y, state)
+        y, _ = self.tanh(y.transpose(0, 1))
+        y, _ = self.relu(y)
+        return y, cell, last
+
+
+def recurrent_inputs(generator):
+    return {"x": generator.standard_normal((2, 5, 3)).astype(np.float32),
+            "state": generator.standard_normal((1, 2, 3)).astype(np.float32)}
+
+
 def language_inputs(generator):
     ids = generator.integers(0, 11, (2, 6))
     labels = np.where(ids == 0, -100, generator.integers(0, 11, (2, 6)))
@@ -220,7 +245,9 @@ def segmenter_inputs(generator):
 
 # Programs with other inputs and results than classifiers, for `fusor exec`.
 PROGRAMS = {"language": (Language, language_inputs),
-            "segmenter": (Segmenter, segmenter_inputs)}
+            "segmenter": (Segmenter, segmenter_inputs),
+            "recurrent": (Recurrent, recurrent_inputs)}
+
 
 class Pixels(nn.Module):
     """Returns the logits of each pixel, as torchvision's segmentation models."""
