@@ -78,10 +78,10 @@ Values ReluStep(Builder& b, const Products& products, const Values&) {
   return {b.Relu(products.Sum(b, 0))};
 }
 
-constexpr Cell kLstm = {4, true, LstmStep};
-constexpr Cell kGru = {3, false, GruStep};
-constexpr Cell kTanh = {1, true, TanhStep};
-constexpr Cell kRelu = {1, true, ReluStep};
+constexpr Cell kLstmCell = {4, true, LstmStep};
+constexpr Cell kGruCell = {3, false, GruStep};
+constexpr Cell kTanhCell = {1, true, TanhStep};
+constexpr Cell kReluCell = {1, true, ReluStep};
 
 // The weights of one direction of a layer. Biases and projection may be null.
 struct Weights {
@@ -206,7 +206,7 @@ Values Lstm(AtenCall& call) {
   if (initial.size() != 2) {
     call.Throw(fmt::format("hx: expected 2 states, got {}", initial.size()));
   }
-  return Recurrent(call, kLstm, initial);
+  return Recurrent(call, kLstmCell, initial);
 }
 
 template <const Cell& kCell>
@@ -215,10 +215,10 @@ Values OneState(AtenCall& call) {
 }
 
 constexpr AtenOp kRecurrentOps[] = {
-    {"gru.input", OneState<kGru>},
+    {"gru.input", OneState<kGruCell>},
     {"lstm.input", Lstm},
-    {"rnn_relu.input", OneState<kRelu>},
-    {"rnn_tanh.input", OneState<kTanh>},
+    {"rnn_relu.input", OneState<kReluCell>},
+    {"rnn_tanh.input", OneState<kTanhCell>},
 };
 
 }  // namespace
