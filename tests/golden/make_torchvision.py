@@ -36,12 +36,9 @@ def main():
                         help="folder of exported models, which are reused")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
-    for folder in (args.archives, args.out):
-        folder.mkdir(parents=True, exist_ok=True)
+    args.out.mkdir(parents=True, exist_ok=True)
     for name in MODELS:
-        archive = args.archives / f"{name}.pt2"
-        if not archive.exists():
-            pytorch_models.export(pytorch_models.make(name), name, archive)
+        archive = pytorch_models.archive_of(args.archives, name)
         text = imported_text(args.fusor, archive,
                              pytorch_models.image_size(name))
         # Without a time, so that equal text makes equal files.

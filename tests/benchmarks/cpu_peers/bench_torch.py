@@ -33,6 +33,8 @@ def parse_arguments():
                         choices=["nchw", "channels_last"])
     parser.add_argument("--tuned", action="store_true")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--no-dropout", action="store_true",
+                        help="turn off dropout and stochastic depth")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=5)
@@ -55,6 +57,18 @@ def enter_tuned_environment(threads):
     os.execve(sys.executable, [sys.executable] + sys.argv, environment)
 
 
+def disable_dropout(model):
+    """Sets the rates of dropout and stochastic depth to 0."""
+    import torch
+    import torchvision
+    for module in model.modules():
+        if isinstance(module, (torch.nn.Dropout,
+                               torchvision.ops.StochasticDepth)):
+            module.p = 0.0
+        if isinstance(module, torch.nn.MultiheadAttention):
+            module.dropout = 0.0
+
+
 def make_step(args):
     """Returns a function that runs a training step and returns the loss."""
     import torch
@@ -68,6 +82,8 @@ def make_step(args):
              if args.arch in ("googlenet", "inception_v3") else {})
     model = torchvision.models.get_model(args.arch, num_classes=1000,
                                          **quick).train()
+    if args.no_dropout:
+        disable_dropout(model)
     images = torch.randn(args.batch_size, 3, args.image_size, args.image_size)
     labels = torch.randint(0, 1000, (args.batch_size,))
     if args.layout == "channels_last":

@@ -81,13 +81,13 @@ def fusor_program(name, args, extra):
         "--iterations", str(args.iterations), "--json", "-", *extra], last_json)
 
 
-def torch_program(name, args):
+def torch_program(name, args, extra=()):
     return Program(name, lambda batch: [
         args.python, str(HERE / "bench_torch.py"), "--arch", args.arch,
         "--batch-size", str(batch), "--image-size", str(args.image_size),
         "--dtype", args.dtype, "--threads", str(args.threads), "--warmup",
         str(args.warmup), "--iterations", str(args.iterations),
-        *TORCH_VARIANTS[name]], last_json)
+        *TORCH_VARIANTS[name], *extra], last_json)
 
 
 def programs(args):
@@ -173,9 +173,8 @@ def run(program, batch, args):
     return record
 
 
-def measure(args):
-    """Returns all runs, round by round."""
-    table = programs(args)
+def measure(table, args):
+    """Returns all runs of the programs, round by round."""
     runs = []
     for pair in range(args.pairs):
         for batch in args.batches:
@@ -322,7 +321,7 @@ def parse_arguments():
 def main():
     args = parse_arguments()
     where = host()
-    runs = measure(args)
+    runs = measure(programs(args), args)
     report = {
         "date": datetime.date.today().isoformat(), "host": where,
         "command": shlex.join(sys.argv), "versions": versions(runs),

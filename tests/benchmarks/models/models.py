@@ -42,17 +42,9 @@ KEPT = ["images_per_second", "step_ms", "first_step_seconds", "peak_rss_bytes",
 COMPILED = "torch compile tuned"
 
 
-def archive_of(args, model):
-    """Returns the exported model's file, which is written if it is missing."""
-    path = args.archives / f"{model}.pt2"
-    if not path.exists():
-        args.archives.mkdir(parents=True, exist_ok=True)
-        pytorch_models.export(pytorch_models.make(model), model, path)
-    return path
-
-
 def fusor_command(args, model, command, *extra):
-    return [*shlex.split(args.fusor), command, "-a", archive_of(args, model),
+    return [*shlex.split(args.fusor), command, "-a",
+            pytorch_models.archive_of(args.archives, model),
             "-b", args.batch, "--image-size", pytorch_models.image_size(model),
             "--dtype", args.dtype, "--threads", args.threads, "--json", "-",
             *extra]

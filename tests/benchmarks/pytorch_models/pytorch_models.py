@@ -2,13 +2,14 @@
 """Imports torchvision's classification models and compares them with PyTorch.
 
     python pytorch_models.py --fusor build/bin/fusor --archives FOLDER \\
-        --out tests/results/pytorch-models [--speed] [NAME ...]
+        --out tests/results/pytorch-models [--seeds N] [--speed PART] [NAME ...]
 
-Writes OUT.json and the table OUT.md. A model that OUT.json already has is not
-measured again. Archives stay in FOLDER, some 20 GB for all models.
+Writes OUT.json and the table OUT.md. Measures only what OUT.json lacks.
+Archives stay in FOLDER, some 20 GB for all models.
 """
 
 import argparse
+import copy
 import json
 import os
 import pathlib
@@ -16,13 +17,26 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "cpu_peers"))
+
+import bench_torch  # pylint: disable=wrong-import-position
+import compare  # pylint: disable=wrong-import-position
 
 BATCH = 8           # of the timed step
 ERROR_BATCH = 2     # of the compared step
+ROUNDS = 3          # of the programs that are timed
 ITERATIONS = 3
+CLASSES = 1000
+MAX_OUTPUTS = 3     # of GoogLeNet
 # For larger models, gradients in fp64 and the rest exceed 24 GB.
 MAX_COMPARED_PARAMETERS = 250e6
+# fusor's flags by dtype. PyTorch's bf16 is autocast.
+DTYPES = {"fp32": [], "bf16": ["--amp"]}
+# PyTorch's programs by part of the speed. The fastest one counts.
+SPEED = {"eager": ["torch tuned", "torch tuned nchw"],
+         "torch.compile": ["torch compile tuned"]}
 
 
 def make(name, seed=0):
@@ -34,12 +48,7 @@ def make(name, seed=0):
     settings = ({"init_weights": False, "aux_logits": True}
                 if name in ("googlenet", "inception_v3") else {})
     model = torchvision.models.get_model(name, weights=None, **settings).train()
-    for module in model.modules():
-        if isinstance(module, (torch.nn.Dropout,
-                               torchvision.ops.StochasticDepth)):
-            module.p = 0.0
-        if isinstance(module, torch.nn.MultiheadAttention):
-            module.dropout = 0.0
+    bench_torch.disable_dropout(model)
     return model
 
 
@@ -61,6 +70,15 @@ def export(model, name, path):
     torch.export.save(program, path)
 
 
+def archive_of(folder, name):
+    """Returns the exported model's file, which is written if it is missing."""
+    path = folder / f"{name}.pt2"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        export(make(name), name, path)
+    return path
+
+
 def fusor(args, *arguments):
     """Runs fusor. Returns its output, or raises its error line."""
     done = subprocess.run([args.fusor, *map(str, arguments)], check=False,
@@ -70,162 +88,214 @@ def fusor(args, *arguments):
     return done.stdout
 
 
-def gradients(model, images, cotangents):
+def gradients(model, images, cotangents, autocast=False):
     """Returns all gradients of sum(outputs * cotangents) as one fp64 vector."""
     import torch
     model.zero_grad(set_to_none=True)
-    outputs = model(images)
+    with torch.autocast("cpu", torch.bfloat16, autocast):
+        outputs = model(images)
     if torch.is_tensor(outputs):
         outputs = (outputs,)
-    torch.autograd.backward(list(outputs), [c.to(images.dtype)
-                                            for c in cotangents])
-    return torch.cat([p.grad.double().flatten() for p in model.parameters()])
+    torch.autograd.backward(
+        list(outputs), [c.to(o.dtype) for o, c in zip(outputs, cotangents)])
+    return joined(p.grad for p in model.parameters())
 
 
-def errors(args, name, archive, outputs):
-    """Returns the relative errors of all fp32 gradients together: fusor's,
-    PyTorch's."""
+def joined(tensors):
+    import torch
+    return torch.cat([tensor.double().flatten() for tensor in tensors])
+
+
+def errors(args, name, archive, seed):
+    """Returns the relative error of all gradients together, {dtype: {program:
+    error}}. The seed determines the weights and the images."""
     import safetensors.torch
     import torch
-    generator = torch.Generator().manual_seed(1)
+    model = make(name, seed)
+    weights = {key: p.detach() for key, p in model.named_parameters()}
     size = image_size(name)
-    images = torch.randn(ERROR_BATCH, 3, size, size, generator=generator)
-    cotangents = [torch.randn(ERROR_BATCH, 1000, generator=generator)
-                  / ERROR_BATCH for _ in range(outputs)]
+    images = torch.randn(ERROR_BATCH, 3, size, size)
+    cotangents = [torch.randn(ERROR_BATCH, CLASSES) / ERROR_BATCH
+                  for _ in range(MAX_OUTPUTS)]
+    exact = gradients(copy.deepcopy(model).double(), images.double(), cotangents)
+
+    def error(found):
+        return ((found - exact).norm() / exact.norm()).item()
+
+    out = {}
     with tempfile.TemporaryDirectory() as folder:
         source, result = (pathlib.Path(folder) / part for part in ("in", "out"))
-        tensors = {"x": images}
-        for i, cotangent in enumerate(cotangents):
-            tensors[f"grad/output{i}"] = cotangent
-        safetensors.torch.save_file(tensors, source)
-        fusor(args, "exec", archive, "--inputs", source, "--outputs", result,
-              "--gradients")
-        ours = safetensors.torch.load_file(result)
-    exact_model = make(name).double()
-    exact = gradients(exact_model, images.double(), cotangents)
-    del exact_model
-    model = make(name)
-    own = torch.cat([ours["grad/" + parameter].double().flatten()
-                     for parameter, _ in model.named_parameters()])
-    theirs = gradients(model, images, cotangents)
-    norm = exact.norm()
-    return ((own - exact).norm() / norm).item(), (
-        (theirs - exact).norm() / norm).item()
+        # Weights in the file replace those of the archive.
+        safetensors.torch.save_file(
+            {"x": images, **weights,
+             **{f"grad/output{i}": c for i, c in enumerate(cotangents)}}, source)
+        for dtype, flags in DTYPES.items():
+            fusor(args, "exec", archive, "--inputs", source, "--outputs",
+                  result, "--gradients", *flags)
+            ours = safetensors.torch.load_file(result)
+            out[dtype] = {
+                "fusor": error(joined(ours["grad/" + key] for key in weights)),
+                "torch": error(gradients(model, images, cotangents,
+                                         dtype == "bf16"))}
+    return out
 
 
-def eager_speed(name, compiled):
-    """Returns images per second of forward, backward and SGD in PyTorch."""
-    import torch
-    model = make(name).to(memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    size = image_size(name)
-    images = torch.randn(BATCH, 3, size, size).to(
-        memory_format=torch.channels_last)
-    labels = torch.randint(0, 1000, (BATCH,))
-
-    def step():
-        optimizer.zero_grad(set_to_none=True)
-        outputs = model(images)
-        if torch.is_tensor(outputs):
-            outputs = (outputs,)
-        loss = torch.nn.functional.cross_entropy(outputs[0], labels)
-        for side in outputs[1:]:
-            loss = loss + 0.3 * torch.nn.functional.cross_entropy(side, labels)
-        loss.backward()
-        optimizer.step()
-
-    run = torch.compile(step) if compiled else step
-    seconds = []
-    for i in range(ITERATIONS + 1):
-        start = time.perf_counter()
-        run()
-        if i > 0:
-            seconds.append(time.perf_counter() - start)
-    return BATCH / statistics.median(seconds)
+def speed(args, name, archive, part):
+    """Returns the images per second of fusor and of PyTorch's programs in turns,
+    {program: [number of each round]}, or None if a program failed."""
+    settings = argparse.Namespace(
+        python=sys.executable, arch=name, image_size=image_size(name),
+        dtype="fp32", threads=os.cpu_count(), batches=[BATCH], pairs=ROUNDS,
+        warmup=1, iterations=ITERATIONS, timeout=1800)
+    table = [compare.Program(compare.FUSOR, lambda batch: [
+        args.fusor, "bench", "-a", archive, "-b", batch, "--threads",
+        settings.threads, "--warmup", settings.warmup, "--iterations",
+        settings.iterations, "--json", "-"], compare.last_json)]
+    table += [compare.torch_program(program, settings, ["--no-dropout"])
+              for program in SPEED[part]]
+    runs = compare.measure(table, settings)
+    if any("error" in run for run in runs):
+        return None
+    return {program.name: list(compare.speeds(runs, program.name,
+                                              BATCH).values())
+            for program in table}
 
 
-def measure(args, name):
-    import torch
-    row = {}
-    archive = args.archives / f"{name}.pt2"
-    model = make(name)
-    parameters = sum(p.numel() for p in model.parameters())
-    row["parameters"] = parameters
-    if not archive.exists():
-        export(model, name, archive)
-    with torch.no_grad():
-        size = image_size(name)
-        result = model(torch.zeros(2, 3, size, size))
-    outputs = 1 if torch.is_tensor(result) else len(result)
-    del model
+def plan(args, archive):
+    """Returns the figures of the compiled training step."""
+    bench = json.loads(fusor(
+        args, "bench", "-a", archive, "-b", BATCH, "--iterations", 1,
+        "--warmup", 0, "--kernel-cache", "off", "--json", "-"))
+    return {"nodes": bench["passes"][0]["nodes_before"],
+            "kernels": bench["kernels"],
+            "library_calls": bench["library_calls"],
+            "compile_seconds": bench["compile_seconds"]["total"],
+            "planned_mib": bench["planned_peak_bytes"] / 2**20}
+
+
+def comparable(row):
+    return row["parameters"] <= MAX_COMPARED_PARAMETERS
+
+
+def missing_seeds(args, row):
+    measured = len(row["errors"]["fp32"]["fusor"]) if "errors" in row else 0
+    return range(measured, args.seeds) if comparable(row) else []
+
+
+def missing_parts(args, row):
+    """Returns the parts of the speed that are asked for and not measured."""
+    return [part for part in args.speed
+            if part not in row.get("speed", {}) and comparable(row)]
+
+
+def complete(args, row):
+    return ("failure" not in row and "kernels" in row
+            and not missing_seeds(args, row) and not missing_parts(args, row))
+
+
+def measure(args, name, row):
+    """Adds to the row what it lacks."""
+    archive = archive_of(args.archives, name)
+    row.pop("failure", None)
+    if "parameters" not in row:
+        row["parameters"] = sum(p.numel() for p in make(name).parameters())
     try:
-        text = fusor(args, "bench", "-a", archive, "-b", BATCH, "--iterations",
-                     ITERATIONS, "--warmup", 1, "--kernel-cache", "off",
-                     "--json", "-")
-        bench = json.loads(text)
-        row["nodes"] = bench["passes"][0]["nodes_before"]
-        for key in ("kernels", "library_calls", "images_per_second"):
-            row[key] = bench[key]
-        row["compile_seconds"] = bench["compile_seconds"]["total"]
-        row["planned_mib"] = bench["planned_peak_bytes"] / 2**20
-        if parameters <= MAX_COMPARED_PARAMETERS:
-            row["error"], row["torch_error"] = errors(args, name, archive,
-                                                      outputs)
-            if args.speed:
-                row["torch_images_per_second"] = eager_speed(name, False)
-                row["torch_compile_images_per_second"] = eager_speed(name, True)
+        if "kernels" not in row:
+            row.update(plan(args, archive))
+        for seed in missing_seeds(args, row):
+            add_errors(row, errors(args, name, archive, seed))
+        for part in missing_parts(args, row):
+            found = speed(args, name, archive, part)
+            if found:
+                row.setdefault("speed", {})[part] = found
     except RuntimeError as error:
         row["failure"] = str(error)
-    return row
+
+
+def add_errors(row, found):
+    """Adds the errors of another seed."""
+    lists = row.setdefault("errors", {})
+    for dtype, by_program in found.items():
+        for program, error in by_program.items():
+            lists.setdefault(dtype, {}).setdefault(program, []).append(error)
 
 
 INTRODUCTION = """# torchvision's models, imported
 
 Written by `pytorch_models.py`; its README has the command and what the columns
-mean. {imported} of {count} models import and train a step. Median error over
-PyTorch's: {median:.2f}. Steps of {batch} images on {threads} CPU threads.
+mean. {imported} of {count} models import and train a step. Steps of {batch}
+images on {threads} CPU threads.
 
 """
 
 COLUMNS = ["model", "nodes", "kernels", "library calls", "kernels per call",
-           "compile, s", "planned, MiB", "error over PyTorch's"]
-SPEED_COLUMNS = ["over eager", "over torch.compile"]
+           "compile, s", "planned, MiB"]
+
+
+def median_ratio(ours, theirs):
+    return statistics.median(a / b for a, b in zip(ours, theirs))
+
+
+def error_ratio(row, dtype):
+    """Returns fusor's error over PyTorch's, the median over seeds, or None."""
+    if "errors" not in row:
+        return None
+    found = row["errors"][dtype]
+    return median_ratio(found["fusor"], found["torch"])
+
+
+def speed_ratio(row, part):
+    """Returns fusor's speed over PyTorch's, the median over rounds, or None."""
+    found = row.get("speed", {}).get(part)
+    if found is None:
+        return None
+    best = max(SPEED[part], key=lambda program: statistics.median(found[program]))
+    return median_ratio(found[compare.FUSOR], found[best])
+
+
+def error_summary(rows, dtype):
+    """Returns a sentence about the errors of all models."""
+    ratios = [ratio for ratio in (error_ratio(row, dtype) for row in rows)
+              if ratio is not None]
+    if not ratios:
+        return ""
+    return (f"Error over PyTorch's, {dtype}: median {statistics.median(ratios):.2f} "
+            f"of {len(ratios)} models, above 2 for "
+            f"{sum(ratio > 2 for ratio in ratios)}.\n\n")
+
+
+def cells_of(name, row, parts):
+    """Returns the cells of a model's line."""
+    def form(number, how):
+        return "" if number is None else format(number, how)
+
+    kernels, calls = row.get("kernels"), row.get("library_calls")
+    return [name, form(row.get("nodes"), "d"), form(kernels, "d"),
+            form(calls, "d"), form(kernels / calls if calls else None, ".2f"),
+            form(row.get("compile_seconds"), ".2f"),
+            form(row.get("planned_mib"), ".0f"),
+            *(form(error_ratio(row, dtype), ".2f") for dtype in DTYPES),
+            *(form(speed_ratio(row, part), ".2f") for part in parts)]
 
 
 def report(results):
     """Returns a document with all rows, sorted by name."""
-    def number(row, key, form):
-        return format(row[key], form) if key in row else ""
-
-    def ratio(row, key, over):
-        return f"{row[key] / row[over]:.2f}" if key in row and over in row else ""
-
-    timed = any("torch_images_per_second" in row for row in results.values())
-    columns = COLUMNS + (SPEED_COLUMNS if timed else [])
+    parts = [part for part in SPEED
+             if any(part in row.get("speed", {}) for row in results.values())]
+    columns = [*COLUMNS, *(f"error over PyTorch's, {dtype}" for dtype in DTYPES),
+               *(f"speed over {part}" for part in parts)]
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for name, row in sorted(results.items()):
         if "failure" in row:
             lines.append(f"| {name} | {row['failure']}" + " |" * (
                 len(columns) - 1))
             continue
-        cells = [name, number(row, "nodes", "d"), number(row, "kernels", "d"),
-                 number(row, "library_calls", "d"),
-                 ratio(row, "kernels", "library_calls"),
-                 number(row, "compile_seconds", ".2f"),
-                 number(row, "planned_mib", ".0f"),
-                 ratio(row, "error", "torch_error")]
-        if timed:
-            cells += [
-                ratio(row, "images_per_second", "torch_images_per_second"),
-                ratio(row, "images_per_second",
-                      "torch_compile_images_per_second")]
-        lines.append("| " + " | ".join(cells) + " |")
-    errors = [row["error"] / row["torch_error"] for row in results.values()
-              if "error" in row]
+        lines.append("| " + " | ".join(cells_of(name, row, parts)) + " |")
     return INTRODUCTION.format(
         imported=sum("failure" not in row for row in results.values()),
-        count=len(results), median=statistics.median(errors), batch=BATCH,
-        threads=os.cpu_count()) + "\n".join(lines) + "\n"
+        count=len(results), batch=BATCH, threads=os.cpu_count()) + "".join(
+            error_summary(results.values(), dtype) for dtype in DTYPES
+        ) + "\n".join(lines) + "\n"
 
 
 def parse_arguments():
@@ -234,8 +304,12 @@ def parse_arguments():
     parser.add_argument("--archives", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True,
                         help="path of the results without its suffix")
-    parser.add_argument("--speed", action="store_true",
-                        help="time PyTorch's steps too, minutes a model")
+    parser.add_argument("--seeds", type=int, default=3,
+                        help="compare the errors for this many weights and "
+                        "images (default: 3)")
+    parser.add_argument("--speed", action="append", choices=SPEED, default=[],
+                        help="time fusor and this part of PyTorch in turns "
+                        "(repeatable)")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("names", nargs="*", metavar="NAME")
     return parser.parse_args()
@@ -243,17 +317,18 @@ def parse_arguments():
 
 def main():
     args = parse_arguments()
+    stored = args.out.with_suffix(".json")
+    results = json.loads(stored.read_text()) if stored.exists() else {}
     if args.one:
-        print(json.dumps(measure(args, args.names[0])))
+        row = results.get(args.names[0], {})
+        measure(args, args.names[0], row)
+        print(json.dumps(row))
         return
     import torchvision
     names = args.names or torchvision.models.list_models(
         module=torchvision.models)
-    args.archives.mkdir(parents=True, exist_ok=True)
-    stored = args.out.with_suffix(".json")
-    results = json.loads(stored.read_text()) if stored.exists() else {}
     for name in names:
-        if name in results:
+        if name in results and complete(args, results[name]):
             continue
         # A separate process returns its memory.
         done = subprocess.run(
