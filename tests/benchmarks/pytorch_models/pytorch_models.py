@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Imports torchvision's classification models and compares them with PyTorch.
+"""Imports torchvision's classification models, and those of other_models.py,
+and compares them with PyTorch.
 
     python pytorch_models.py --fusor build/bin/fusor --archives FOLDER \\
         --out tests/results/pytorch-models [--seeds N] [--speed PART] [NAME ...]
@@ -28,8 +29,7 @@ BATCH = 8           # of the timed step
 ERROR_BATCH = 2     # of the compared step
 ROUNDS = 3          # of the programs that are timed
 ITERATIONS = 3
-CLASSES = 1000
-MAX_OUTPUTS = 3     # of GoogLeNet
+OTHERS = ["bert_base", "gpt2", "lstm", "unet"]  # of other_models.py
 # For larger models, gradients in fp64 and the rest exceed 24 GB.
 MAX_COMPARED_PARAMETERS = 250e6
 # fusor's flags by dtype. PyTorch's bf16 is autocast.
@@ -42,9 +42,12 @@ SPEED = {"eager": ["torch tuned", "torch tuned nchw"],
 def make(name, seed=0):
     """Returns the model without dropout and stochastic depth, whose random
     numbers would differ between the programs."""
+    import other_models
     import torch
     import torchvision
     torch.manual_seed(seed)
+    if name in OTHERS:
+        return other_models.MODELS[name][0]().train()
     settings = ({"init_weights": False, "aux_logits": True}
                 if name in ("googlenet", "inception_v3") else {})
     model = torchvision.models.get_model(name, weights=None, **settings).train()
@@ -56,6 +59,16 @@ def image_size(name):
     return 299 if name == "inception_v3" else 224
 
 
+def inputs_of(name, batch):
+    """Returns the inputs of forward() by name."""
+    import other_models
+    import torch
+    if name in OTHERS:
+        return other_models.MODELS[name][1](batch)
+    size = image_size(name)
+    return {"x": torch.randn(batch, 3, size, size)}
+
+
 def export(model, name, path):
     import torch
     import torchvision
@@ -63,10 +76,10 @@ def export(model, name, path):
                     torchvision.models.InceptionOutputs):
         torch.utils._pytree._register_namedtuple(
             outputs, serialized_type_name=outputs.__name__)
-    size = image_size(name)
+    inputs = tuple(inputs_of(name, 4).values())
     program = torch.export.export(
-        model, (torch.randn(4, 3, size, size),),
-        dynamic_shapes=({0: torch.export.Dim("batch")},))
+        model, inputs,
+        dynamic_shapes=({0: torch.export.Dim("batch")},) * len(inputs))
     torch.export.save(program, path)
 
 
@@ -88,14 +101,19 @@ def fusor(args, *arguments):
     return done.stdout
 
 
-def gradients(model, images, cotangents, autocast=False):
+def results(model, inputs):
+    """Returns a tuple of the model's results."""
+    import torch
+    outputs = model(*inputs.values())
+    return (outputs,) if torch.is_tensor(outputs) else tuple(outputs)
+
+
+def gradients(model, inputs, cotangents, autocast=False):
     """Returns all gradients of sum(outputs * cotangents) as one fp64 vector."""
     import torch
     model.zero_grad(set_to_none=True)
     with torch.autocast("cpu", torch.bfloat16, autocast):
-        outputs = model(images)
-    if torch.is_tensor(outputs):
-        outputs = (outputs,)
+        outputs = results(model, inputs)
     torch.autograd.backward(
         list(outputs), [c.to(o.dtype) for o, c in zip(outputs, cotangents)])
     return joined(p.grad for p in model.parameters())
@@ -108,16 +126,20 @@ def joined(tensors):
 
 def errors(args, name, archive, seed):
     """Returns the relative error of all gradients together, {dtype: {program:
-    error}}. The seed determines the weights and the images."""
+    error}}. The seed determines the weights and the inputs."""
     import safetensors.torch
     import torch
     model = make(name, seed)
     weights = {key: p.detach() for key, p in model.named_parameters()}
-    size = image_size(name)
-    images = torch.randn(ERROR_BATCH, 3, size, size)
-    cotangents = [torch.randn(ERROR_BATCH, CLASSES) / ERROR_BATCH
-                  for _ in range(MAX_OUTPUTS)]
-    exact = gradients(copy.deepcopy(model).double(), images.double(), cotangents)
+    inputs = inputs_of(name, ERROR_BATCH)
+    with torch.no_grad():
+        shapes = [output.shape
+                  for output in results(copy.deepcopy(model), inputs)]
+    cotangents = [torch.randn(shape) / ERROR_BATCH for shape in shapes]
+    exact = gradients(
+        copy.deepcopy(model).double(),
+        {key: value.double() if value.is_floating_point() else value
+         for key, value in inputs.items()}, cotangents)
 
     def error(found):
         return ((found - exact).norm() / exact.norm()).item()
@@ -127,7 +149,7 @@ def errors(args, name, archive, seed):
         source, result = (pathlib.Path(folder) / part for part in ("in", "out"))
         # Weights in the file replace those of the archive.
         safetensors.torch.save_file(
-            {"x": images, **weights,
+            {**inputs, **weights,
              **{f"grad/output{i}": c for i, c in enumerate(cotangents)}}, source)
         for dtype, flags in DTYPES.items():
             fusor(args, "exec", archive, "--inputs", source, "--outputs",
@@ -135,7 +157,7 @@ def errors(args, name, archive, seed):
             ours = safetensors.torch.load_file(result)
             out[dtype] = {
                 "fusor": error(joined(ours["grad/" + key] for key in weights)),
-                "torch": error(gradients(model, images, cotangents,
+                "torch": error(gradients(model, inputs, cotangents,
                                          dtype == "bf16"))}
     return out
 
@@ -177,20 +199,25 @@ def comparable(row):
     return row["parameters"] <= MAX_COMPARED_PARAMETERS
 
 
+def is_timed(name, row):
+    return comparable(row) and name not in OTHERS
+
+
 def missing_seeds(args, row):
     measured = len(row["errors"]["fp32"]["fusor"]) if "errors" in row else 0
     return range(measured, args.seeds) if comparable(row) else []
 
 
-def missing_parts(args, row):
+def missing_parts(args, name, row):
     """Returns the parts of the speed that are asked for and not measured."""
     return [part for part in args.speed
-            if part not in row.get("speed", {}) and comparable(row)]
+            if part not in row.get("speed", {}) and is_timed(name, row)]
 
 
-def complete(args, row):
+def complete(args, name, row):
     return ("failure" not in row and "kernels" in row
-            and not missing_seeds(args, row) and not missing_parts(args, row))
+            and not missing_seeds(args, row)
+            and not missing_parts(args, name, row))
 
 
 def measure(args, name, row):
@@ -204,7 +231,7 @@ def measure(args, name, row):
             row.update(plan(args, archive))
         for seed in missing_seeds(args, row):
             add_errors(row, errors(args, name, archive, seed))
-        for part in missing_parts(args, row):
+        for part in missing_parts(args, name, row):
             found = speed(args, name, archive, part)
             if found:
                 row.setdefault("speed", {})[part] = found
@@ -220,11 +247,11 @@ def add_errors(row, found):
             lists.setdefault(dtype, {}).setdefault(program, []).append(error)
 
 
-INTRODUCTION = """# torchvision's models, imported
+INTRODUCTION = """# torchvision's and other models, imported
 
 Written by `pytorch_models.py`; its README has the command and what the columns
 mean. {imported} of {count} models import and train a step. Steps of {batch}
-images on {threads} CPU threads.
+samples on {threads} CPU threads.
 
 """
 
@@ -318,17 +345,17 @@ def parse_arguments():
 def main():
     args = parse_arguments()
     stored = args.out.with_suffix(".json")
-    results = json.loads(stored.read_text()) if stored.exists() else {}
+    rows = json.loads(stored.read_text()) if stored.exists() else {}
     if args.one:
-        row = results.get(args.names[0], {})
+        row = rows.get(args.names[0], {})
         measure(args, args.names[0], row)
         print(json.dumps(row))
         return
     import torchvision
-    names = args.names or torchvision.models.list_models(
-        module=torchvision.models)
+    names = args.names or [*torchvision.models.list_models(
+        module=torchvision.models), *OTHERS]
     for name in names:
-        if name in results and complete(args, results[name]):
+        if name in rows and complete(args, name, rows[name]):
             continue
         # A separate process returns its memory.
         done = subprocess.run(
@@ -338,10 +365,10 @@ def main():
         if done.returncode != 0:
             print(f"{name}: exit code {done.returncode}", file=sys.stderr)
             continue
-        results[name] = json.loads(done.stdout.splitlines()[-1])
-        stored.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
-        args.out.with_suffix(".md").write_text(report(results))
-        print(name, results[name], flush=True)
+        rows[name] = json.loads(done.stdout.splitlines()[-1])
+        stored.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
+        args.out.with_suffix(".md").write_text(report(rows))
+        print(name, rows[name], flush=True)
 
 
 if __name__ == "__main__":

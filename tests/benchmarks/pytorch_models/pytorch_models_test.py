@@ -54,12 +54,16 @@ class PytorchModelsTest(unittest.TestCase):
         args = argparse.Namespace(seeds=5, speed=["eager", "torch.compile"])
         row = measured()
         self.assertEqual(list(pytorch_models.missing_seeds(args, row)), [3, 4])
-        self.assertEqual(pytorch_models.missing_parts(args, row),
+        self.assertEqual(pytorch_models.missing_parts(args, "vgg11", row),
                          ["torch.compile"])
         args = argparse.Namespace(seeds=3, speed=["eager"])
-        self.assertTrue(pytorch_models.complete(args, row))
-        self.assertFalse(pytorch_models.complete(args, row_of()))
-        self.assertTrue(pytorch_models.complete(args, row_of(parameters=1e9)))
+        self.assertTrue(pytorch_models.complete(args, "vgg11", row))
+        self.assertFalse(pytorch_models.complete(args, "vgg11", row_of()))
+        self.assertTrue(pytorch_models.complete(args, "vgg11",
+                                                row_of(parameters=1e9)))
+        # Other models have no steps to be timed beside.
+        row.pop("speed")
+        self.assertEqual(pytorch_models.missing_parts(args, "lstm", row), [])
 
 
 if __name__ == "__main__":
