@@ -1,6 +1,7 @@
 #include "models/import/aten_call.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "ir/support/error.h"
 #include "ir/support/str.h"
@@ -179,6 +180,15 @@ int64_t DimOf(AtenCall& call, int64_t dim, int64_t rank) {
 int64_t DimArgument(AtenCall& call, const Value* x, std::string_view name,
                     std::optional<int64_t> fallback) {
   return DimOf(call, call.Int(name, fallback), RankOf(x));
+}
+
+std::vector<int64_t> ReducedDims(AtenCall& call, const Value* x) {
+  std::vector<int64_t> dims = call.Ints("dim");
+  if (dims.empty()) {
+    dims.resize(static_cast<size_t>(RankOf(x)));
+    std::iota(dims.begin(), dims.end(), 0);
+  }
+  return dims;
 }
 
 std::vector<int64_t> Repeated(std::vector<int64_t> values, size_t rank) {

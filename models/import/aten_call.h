@@ -81,6 +81,9 @@ int64_t DimOf(AtenCall& call, int64_t dim, int64_t rank);
 // Returns DimOf the argument `name`, a dimension of x.
 int64_t DimArgument(AtenCall& call, const ir::Value* x, std::string_view name,
                     std::optional<int64_t> fallback = {});
+// Returns the dimensions of x that the argument "dim" names; all if it is
+// absent or empty.
+std::vector<int64_t> ReducedDims(AtenCall& call, const ir::Value* x);
 // Repeats a single extent `rank` times.
 std::vector<int64_t> Repeated(std::vector<int64_t> values, size_t rank);
 // PyTorch's type promotion: bool < integers < floats, then the wider dtype. A

@@ -341,15 +341,6 @@ Values AdaptiveAvgPool(AtenCall& call) {
   return {call.b().AdaptiveAvgPool2d(call.Tensor("self"), size[0], size[1])};
 }
 
-std::vector<int64_t> ReducedDims(AtenCall& call, const Value* x) {
-  std::vector<int64_t> dims = call.Ints("dim");
-  if (dims.empty()) {
-    dims.resize(static_cast<size_t>(RankOf(x)));
-    std::iota(dims.begin(), dims.end(), 0);
-  }
-  return dims;
-}
-
 template <Value* (Builder::*reduce)(Value*, std::vector<int64_t>, bool,
                                     ir::Where)>
 Values Reduction(AtenCall& call) {

@@ -4,8 +4,8 @@ namespace fusor::models {
 
 const AtenOp* FindAtenOp(std::string_view name) {
   for (const auto family :
-       {AtenConvolutionOps, AtenElementwiseOps, AtenIndexedOps, AtenLayerOps,
-        AtenRecurrentOps, AtenShapeOps}) {
+       {AtenConvolutionOps, AtenElementwiseOps, AtenFunctionOps, AtenIndexedOps,
+        AtenLayerOps, AtenRecurrentOps, AtenShapeOps}) {
     for (const AtenOp& op : family()) {
       if (op.name == name) return &op;
     }

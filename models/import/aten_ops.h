@@ -32,8 +32,9 @@ struct AtenOp {
 // One table per family; FindAtenOp searches them all.
 std::span<const AtenOp> AtenElementwiseOps();
 std::span<const AtenOp> AtenConvolutionOps();
-std::span<const AtenOp> AtenIndexedOps();  // access by index, resizing
-std::span<const AtenOp> AtenLayerOps();    // with weights, windows, reductions
+std::span<const AtenOp> AtenFunctionOps();  // of mathematics, order
+std::span<const AtenOp> AtenIndexedOps();   // access by index, resizing
+std::span<const AtenOp> AtenLayerOps();     // with weights, windows, reductions
 std::span<const AtenOp> AtenRecurrentOps();
 std::span<const AtenOp> AtenShapeOps();  // views, data movement, sources
 

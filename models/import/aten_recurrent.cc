@@ -201,12 +201,16 @@ Values Recurrent(AtenCall& call, const Cell& cell, const Values& initial) {
   return all;
 }
 
-Values Lstm(AtenCall& call) {
-  const Values initial = call.Tensors("hx");
-  if (initial.size() != 2) {
-    call.Throw(fmt::format("hx: expected 2 states, got {}", initial.size()));
+Values LstmStates(AtenCall& call) {
+  Values states = call.Tensors("hx");
+  if (states.size() != 2) {
+    call.Throw(fmt::format("hx: expected 2 states, got {}", states.size()));
   }
-  return Recurrent(call, kLstmCell, initial);
+  return states;
+}
+
+Values Lstm(AtenCall& call) {
+  return Recurrent(call, kLstmCell, LstmStates(call));
 }
 
 template <const Cell& kCell>
@@ -214,10 +218,38 @@ Values OneState(AtenCall& call) {
   return Recurrent(call, kCell, {call.Tensor("hx")});
 }
 
+// One step of one layer.
+Values OneStep(AtenCall& call, const Cell& cell, const Values& states) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("input");
+  if (RankOf(x) != 2 || RankOf(states[0]) != 2) {
+    call.Throw(fmt::format("expected [B,I] and [B,H], got {} and {}",
+                           ToString(x->type()), ToString(states[0]->type())));
+  }
+  const Products products{
+      Product(b, x, call.Tensor("w_ih"), call.OptionalTensor("b_ih")),
+      Product(b, states[0], call.Tensor("w_hh"), call.OptionalTensor("b_hh")),
+      cell.gates};
+  return cell.step(b, products, states);
+}
+
+template <const Cell& kCell>
+Values OneStateStep(AtenCall& call) {
+  return OneStep(call, kCell, {call.Tensor("hx")});
+}
+
+Values LstmCell(AtenCall& call) {
+  return OneStep(call, kLstmCell, LstmStates(call));
+}
+
 constexpr AtenOp kRecurrentOps[] = {
+    {"gru_cell.default", OneStateStep<kGruCell>},
     {"gru.input", OneState<kGruCell>},
+    {"lstm_cell.default", LstmCell},
     {"lstm.input", Lstm},
+    {"rnn_relu_cell.default", OneStateStep<kReluCell>},
     {"rnn_relu.input", OneState<kReluCell>},
+    {"rnn_tanh_cell.default", OneStateStep<kTanhCell>},
     {"rnn_tanh.input", OneState<kTanhCell>},
 };
 

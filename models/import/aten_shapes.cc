@@ -270,6 +270,12 @@ Values Split(AtenCall& call) {
   }
   return parts;
 }
+// Returns "self" with a part replaced by "src".
+template <auto kWrite>
+Values Scattered(AtenCall& call) {
+  return {kWrite(call, call.Tensor("self"), call.Tensor("src"), 0)};
+}
+
 Value* WriteSplit(AtenCall& call, Value* base, Value* part, size_t index) {
   return Replaced(call, base, part, SplitRanges(call, base).at(index));
 }
@@ -569,6 +575,8 @@ constexpr AtenOp kShapesOps[] = {
     {"lift_fresh_copy.default", Same},
     {"pad.default", Pad},
     {"repeat.default", Repeat},
+    {"select_scatter.default", Scattered<WriteSelect>},
+    {"slice_scatter.default", Scattered<WriteSlice>},
     {"stack.default", Stack},
     {"to.device", Convert, kMaybeView},
     {"to.dtype", Convert, kMaybeView},

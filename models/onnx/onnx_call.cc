@@ -288,15 +288,6 @@ Value* NormalizedIndex(OnnxCall& call, Value* index, int64_t extent) {
                   b.Plus(index, static_cast<double>(extent)), index);
 }
 
-Value* HalfToEven(ir::Builder& b, Value* x) {
-  Value* low = b.Floor(x);
-  Value* rest = b.Minus(x, low);
-  Value* odd = b.Compare("eq", b.Remainder(low, 2.0), 1.0);
-  Value* up =
-      b.Or(b.Compare("gt", rest, 0.5), b.And(b.Compare("eq", rest, 0.5), odd));
-  return b.Select(up, b.Plus(low, 1.0), low);
-}
-
 Value* TakeAt(OnnxCall& call, Value* x, int64_t axis, const Ints64& positions) {
   return call.b().Take(
       x,

@@ -142,8 +142,6 @@ ir::Value* IntVector(OnnxCall& call, const std::vector<int64_t>& values);
 // Returns an integer index as i64; converts negative elements, which count from
 // the end.
 ir::Value* NormalizedIndex(OnnxCall& call, ir::Value* index, int64_t extent);
-// Rounds to the nearest integer, ties to even.
-ir::Value* HalfToEven(ir::Builder& b, ir::Value* x);
 // Reads x along `axis` at `positions`.
 ir::Value* TakeAt(OnnxCall& call, ir::Value* x, int64_t axis,
                   const std::vector<int64_t>& positions);

@@ -3,6 +3,7 @@
 #include <limits>
 #include <string>
 
+#include "models/functions.h"
 #include "models/onnx/onnx_ops.h"
 
 namespace fusor::models {
@@ -163,90 +164,13 @@ OnnxResults Round(OnnxCall& call) {
   return {HalfToEven(call.b(), call.Tensor(0))};
 }
 
-OnnxResults Sign(OnnxCall& call) {
-  Builder& b = call.b();
-  Value* x = call.Tensor(0);
-  Value* rest = x;  // 0 or NaN
-  if (x->type().dtype != DType::kU8) {
-    rest = b.Select(b.Compare("lt", x, 0.0), b.ScalarLike(x, -1), x);
-  }
-  return {b.Select(b.Compare("gt", x, 0.0), b.ScalarLike(x, 1), rest)};
-}
+OnnxResults Sign(OnnxCall& call) { return {SignOf(call.b(), call.Tensor(0))}; }
 
 // --- Trigonometric and hyperbolic functions ----------------------------------
 
-// Computes `function` of a 16-bit float in f32.
 template <Value* (*function)(Builder&, Value*)>
 OnnxResults Wide(OnnxCall& call) {
-  Value* x = call.Tensor(0);
-  const DType dtype = x->type().dtype;
-  const DType wide = ir::DTypeSize(dtype) < 4 ? DType::kF32 : dtype;
-  return {call.b().Cast(function(call.b(), call.b().Cast(x, wide)), dtype)};
-}
-
-Value* Polynomial(Builder& b, Value* x, std::initializer_list<double> terms) {
-  Value* sum = nullptr;
-  for (const double term : terms) {
-    sum =
-        sum == nullptr ? b.ScalarLike(x, term) : b.Plus(b.Times(sum, x), term);
-  }
-  return sum;
-}
-
-// The rational approximation of Cephes (atan.c), to the precision of f64.
-Value* ArcTangent(Builder& b, Value* x) {
-  Value* size = b.Abs(x);
-  Value* large = b.Compare("gt", size, 1 + M_SQRT2);
-  Value* middle = b.Compare("gt", size, 0.66);
-  // Denominators that are not selected are 1, so that gradients stay finite.
-  Value* inverse = b.Neg(b.Divide(
-      b.ScalarLike(size, 1), b.Select(large, size, b.ScalarLike(size, 1))));
-  Value* ratio = b.Divide(b.Minus(size, 1.0), b.Plus(size, 1.0));
-  Value* t = b.Select(large, inverse, b.Select(middle, ratio, size));
-  Value* offset =
-      b.Select(large, b.ScalarLike(x, M_PI_2),
-               b.Select(middle, b.ScalarLike(x, M_PI_4), b.ScalarLike(x, 0)));
-  Value* z = b.Times(t, t);
-  Value* p =
-      Polynomial(b, z,
-                 {-8.750608600031904122785e-1, -1.615753718733365076637e1,
-                  -7.500855792314704667340e1, -1.228866684490136173410e2,
-                  -6.485021904942025371773e1});
-  Value* q = Polynomial(b, z,
-                        {1, 2.485846490142306297962e1,
-                         1.650270098316988542046e2, 4.328810604912902668951e2,
-                         4.853903996359136964868e2, 1.945506571482613964425e2});
-  Value* angle =
-      b.Plus(offset, b.Plus(t, b.Times(t, b.Times(z, b.Divide(p, q)))));
-  return b.Select(b.Compare("lt", x, 0.0), b.Neg(angle), angle);
-}
-Value* ArcSine(Builder& b, Value* x) {
-  Value* root = b.Sqrt(b.Minus(b.ScalarLike(x, 1), b.Times(x, x)));
-  return b.Times(ArcTangent(b, b.Divide(x, b.Plus(root, 1.0))), 2.0);
-}
-Value* ArcCosine(Builder& b, Value* x) {
-  Value* ratio = b.Divide(b.Minus(b.ScalarLike(x, 1), x), b.Plus(x, 1.0));
-  return b.Times(ArcTangent(b, b.Sqrt(ratio)), 2.0);
-}
-Value* Tangent(Builder& b, Value* x) { return b.Divide(b.Sin(x), b.Cos(x)); }
-Value* HyperbolicSine(Builder& b, Value* x) {
-  return b.Times(b.Minus(b.Exp(x), b.Exp(b.Neg(x))), 0.5);
-}
-Value* HyperbolicCosine(Builder& b, Value* x) {
-  return b.Times(b.Plus(b.Exp(x), b.Exp(b.Neg(x))), 0.5);
-}
-// log(|x| + sqrt(x^2 + 1)) with the sign of x.
-Value* AreaSine(Builder& b, Value* x) {
-  Value* size = b.Abs(x);
-  Value* area = b.Log(b.Plus(size, b.Sqrt(b.Plus(b.Times(x, x), 1.0))));
-  return b.Select(b.Compare("lt", x, 0.0), b.Neg(area), area);
-}
-Value* AreaCosine(Builder& b, Value* x) {
-  return b.Log(b.Plus(x, b.Sqrt(b.Minus(b.Times(x, x), 1.0))));
-}
-Value* AreaTangent(Builder& b, Value* x) {
-  Value* ratio = b.Divide(b.Plus(x, 1.0), b.Minus(b.ScalarLike(x, 1), x));
-  return b.Times(b.Log(ratio), 0.5);
+  return {InWideFloats(call.b(), function, call.Tensor(0))};
 }
 
 // --- Activations -------------------------------------------------------------

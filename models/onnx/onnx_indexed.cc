@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "models/functions.h"
 #include "models/onnx/onnx_ops.h"
 
 namespace fusor::models {
@@ -286,43 +287,19 @@ OnnxResults OneHot(OnnxCall& call) {
   return {b.Select(hot, value(1), value(0))};
 }
 
-// Counts for each element how many elements precede it, and picks the element
-// of each rank. Quadratic, because the IR has no sort.
 OnnxResults TopK(OnnxCall& call) {
-  Builder& b = call.b();
   Value* x = call.Tensor(0);
   const int64_t axis = AxisAttribute(call, x, -1);
   const bool largest = call.Flag("largest", true);
   call.Flag("sorted", true);  // any order is allowed otherwise
   const int64_t extent = ExtentOf(x, axis);
   const int64_t count = call.KnownInt(1);
-  constexpr int64_t kMost = 1 << 14;
-  if (count < 1 || count > extent || extent > kMost) {
+  if (count < 1 || count > extent || extent > kMostRanked) {
     call.Throw(fmt::format("{} of {}: expected at most {} elements", count,
-                           ToString(x->type()), kMost));
+                           ToString(x->type()), kMostRanked));
   }
-  // Two views of x with a dimension added: [.., i, j, ..].
-  Shape pair = ShapeOf(x);
-  pair.insert(pair.begin() + axis, extent);
-  Ints without_i, without_j;
-  for (int64_t d = 0; d < RankOf(x) + 1; ++d) {
-    if (d != axis) without_i.push_back(d);
-    if (d != axis + 1) without_j.push_back(d);
-  }
-  Value* own = b.Broadcast(x, pair, without_j);
-  Value* other = b.Broadcast(x, pair, without_i);
-  Value* first = b.Compare("lt", b.Iota(DType::kI64, pair, axis + 1),
-                           b.Iota(DType::kI64, pair, axis));
-  Value* before = b.Or(b.Compare(largest ? "gt" : "lt", other, own),
-                       b.And(b.Compare("eq", other, own), first));
-  Value* rank = b.ReduceSum(b.Cast(before, DType::kI64), {axis + 1});
-  // [.., r, i, ..] with the index of the element of rank r.
-  pair[static_cast<size_t>(axis)] = count;
-  Value* hit = b.Compare("eq", b.Iota(DType::kI64, pair, axis),
-                         b.Broadcast(rank, pair, without_i));
-  Value* index = b.Iota(DType::kI64, pair, axis + 1);
-  index = b.ReduceSum(b.Select(hit, index, b.ScalarLike(index, 0)), {axis + 1});
-  return {b.TakeAlong(x, index, axis), index};
+  const Ranked ranked = Leading(call.b(), x, axis, count, largest);
+  return {ranked.values, ranked.indices};
 }
 
 OnnxResults Compress(OnnxCall& call) {

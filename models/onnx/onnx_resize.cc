@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "models/functions.h"
 #include "models/onnx/onnx_ops.h"
 
 namespace fusor::models {

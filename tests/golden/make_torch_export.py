@@ -208,6 +208,50 @@ class Segmenter(nn.Module):
         return F.normalize(F.pad(self.last(y), (0, 1)), dim=1)
 
 
+class Functions(nn.Module):
+    """Calls functions of mathematics, order and truth."""
+
+    def __init__(self):
+        super().__init__()
+        self.prelu = nn.PReLU(3)
+
+    def forward(self, x, y):
+        inside = 0.9 * torch.tanh(x)
+        real = torch.stack([
+            torch.asin(inside), torch.acos(inside), torch.atan(4 * x),
+            torch.atanh(inside), torch.asinh(3 * x), torch.acosh(2 + x * x),
+            torch.sinh(x), torch.cosh(x), torch.tan(inside),
+            torch.atan2(x, y), torch.log1p(x * x), torch.expm1(x),
+            torch.log1p(1e-3 * inside), torch.expm1(1e-3 * x),
+            torch.pow(2.5, x), torch.sign(x) * x, torch.round(3 * x),
+            F.softshrink(x, 0.3), self.prelu(x)])
+        top, index = torch.topk(x, 2, 1)
+        ordered, places = torch.sort(y, 2, descending=True)
+        changed = torch.slice_scatter(y, x[:, :1], 1, 1, 2)
+        changed = torch.select_scatter(changed, x[:, :, 0], 2, 3)
+        flags = torch.stack([torch.any(x > 1, 2), torch.all(x > -2, 2),
+                             torch.isnan(x / y * 0).any(2),
+                             torch.isinf(x / (y * 0)).all(2)])
+        return (real, torch.prod(y, 2), top, index, ordered, places, changed,
+                flags.long(), torch.argsort(x, 0), torch.prod(x))
+
+
+class Cells(nn.Module):
+    """Runs single steps of recurrent layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTMCell(3, 4)
+        self.gru = nn.GRUCell(4, 2)
+        self.tanh = nn.RNNCell(2, 3, bias=False)
+        self.relu = nn.RNNCell(3, 2, nonlinearity="relu")
+
+    def forward(self, x):
+        h, c = self.lstm(x)
+        h = self.gru(h)
+        return self.relu(self.tanh(h)), c
+
+
 class Recurrent(nn.Module):
     """Has recurrent layers of all kinds."""
 
@@ -233,6 +277,15 @@ def recurrent_inputs(generator):
             "state": generator.standard_normal((1, 2, 3)).astype(np.float32)}
 
 
+def functions_inputs(generator):
+    return {name: generator.standard_normal((2, 3, 4)).astype(np.float32)
+            for name in "xy"}
+
+
+def cells_inputs(generator):
+    return {"x": generator.standard_normal((2, 3)).astype(np.float32)}
+
+
 def language_inputs(generator):
     ids = generator.integers(0, 11, (2, 6))
     labels = np.where(ids == 0, -100, generator.integers(0, 11, (2, 6)))
@@ -246,7 +299,9 @@ def segmenter_inputs(generator):
 # Programs with other inputs and results than classifiers, for `fusor exec`.
 PROGRAMS = {"language": (Language, language_inputs),
             "segmenter": (Segmenter, segmenter_inputs),
-            "recurrent": (Recurrent, recurrent_inputs)}
+            "recurrent": (Recurrent, recurrent_inputs),
+            "functions": (Functions, functions_inputs),
+            "cells": (Cells, cells_inputs)}
 
 
 class Pixels(nn.Module):
@@ -437,7 +492,8 @@ def write_program(name, folder):
             tensors[key] = tensor.double().requires_grad_()
     outputs = model(**tensors)
     outputs = (outputs,) if torch.is_tensor(outputs) else outputs
-    sum(output.sum() for output in outputs).backward()
+    sum(output.sum() for output in outputs
+        if output.is_floating_point()).backward()
     expected = {f"output{i}": output.detach().numpy().reshape(
         output.shape or (1,)) for i, output in enumerate(outputs)}
     for key, parameter in model.named_parameters():

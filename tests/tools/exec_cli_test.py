@@ -90,7 +90,8 @@ class ExecTest(CliTest):
             code = codes[dtype]
             return struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}",
                                  data)
-        for name in "language", "segmenter", "recurrent":
+        for name in ("language", "segmenter", "recurrent", "functions",
+                     "cells"):
             path = EXPORTS / "programs" / name
             inputs, _ = read(path.with_suffix(".in.safetensors"))
             expected, _ = read(path.with_suffix(".out.safetensors"))

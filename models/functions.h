@@ -1,0 +1,48 @@
+#pragma once
+
+// Functions of Builder's ops that several importers use. Tensors are floats of
+// 32 or 64 bits, if nothing else is said.
+
+#include <cstdint>
+
+#include "ir/builder.h"
+
+namespace fusor::models {
+
+// Computes a function of a 16-bit float in f32, of others in their dtype.
+ir::Value* InWideFloats(ir::Builder& b,
+                        ir::Value* (*function)(ir::Builder&, ir::Value*),
+                        ir::Value* x);
+
+// Rounds to the nearest integer, halves to the even one. Any float.
+ir::Value* HalfToEven(ir::Builder& b, ir::Value* x);
+// Returns -1, 0 or 1; NaN for NaN. Any number.
+ir::Value* SignOf(ir::Builder& b, ir::Value* x);
+
+ir::Value* ArcSine(ir::Builder& b, ir::Value* x);
+ir::Value* ArcCosine(ir::Builder& b, ir::Value* x);
+ir::Value* ArcTangent(ir::Builder& b, ir::Value* x);
+// The angle of the point (x, y). Shapes broadcast.
+ir::Value* ArcTangent2(ir::Builder& b, ir::Value* y, ir::Value* x);
+ir::Value* Tangent(ir::Builder& b, ir::Value* x);
+ir::Value* HyperbolicSine(ir::Builder& b, ir::Value* x);
+ir::Value* HyperbolicCosine(ir::Builder& b, ir::Value* x);
+ir::Value* AreaSine(ir::Builder& b, ir::Value* x);
+ir::Value* AreaCosine(ir::Builder& b, ir::Value* x);
+ir::Value* AreaTangent(ir::Builder& b, ir::Value* x);
+ir::Value* LogOnePlus(ir::Builder& b, ir::Value* x);   // log(1 + x)
+ir::Value* ExpMinusOne(ir::Builder& b, ir::Value* x);  // exp(x) - 1
+
+// The greatest or least elements of a dimension, in order, and their indices,
+// i64. The first one of equal elements is first. Quadratic in the extent,
+// because the IR has no sort: callers allow at most kMostRanked elements. Any
+// number.
+struct Ranked {
+  ir::Value* values;
+  ir::Value* indices;
+};
+inline constexpr int64_t kMostRanked = 1 << 14;
+Ranked Leading(ir::Builder& b, ir::Value* x, int64_t dim, int64_t count,
+               bool largest);
+
+}  // namespace fusor::models
