@@ -388,6 +388,21 @@ Shape WithBatch(Shape batch, const Value* x) {
   return batch;
 }
 
+// Returns the matrix that a broadcast repeats for each element of a batch; x
+// itself if it is no such broadcast.
+Value* Unrepeated(Value* x) {
+  const Node* node = x->producer();
+  const int64_t rank = x->type().rank();
+  if (rank < 3 || node == nullptr || node->kind() != OpKind::kBroadcast) {
+    return x;
+  }
+  const bool last =
+      node->attrs().Ints("dims") == std::vector<int64_t>{rank - 2, rank - 1};
+  return last && WithBatch(BatchDims(x), node->input(0)) == x->type().shape
+             ? node->input(0)
+             : x;
+}
+
 }  // namespace
 
 Value* Builder::Matmul(Value* a, Value* b, bool transpose_a, bool transpose_b,
@@ -402,6 +417,7 @@ Value* Builder::Matmul(Value* a, Value* b, bool transpose_a, bool transpose_b,
               "matmul({}, {}){}: expected operands of rank 1 or more, and of "
               "rank 2 or more where transposed",
               ToString(a->type()), ToString(b->type()), AtLocation(Here(at)));
+  if (BatchDims(a) == BatchDims(b)) b = Unrepeated(b);
   const Shape batch_a = BatchDims(a);
   const Shape batch_b = BatchDims(b);
   const auto batch = CommonShape(batch_a, batch_b);

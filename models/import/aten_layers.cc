@@ -98,14 +98,22 @@ Values GroupNorm(AtenCall& call) {
   return NormalizeGroups(call, call.Int("num_groups"));
 }
 Values InstanceNorm(AtenCall& call) {
-  if (call.Has("running_mean") || !call.Bool("use_input_stats", true)) {
-    call.Throw("expected no running statistics");
-  }
-  call.Number("momentum", 0.1);  // of running statistics
-  const Value* x = call.Tensor("input");
+  Value* x = call.Tensor("input");
   if (RankOf(x) < 2)
     call.Throw("expected [N,C,..], got " + ToString(x->type()));
-  return NormalizeGroups(call, ShapeOf(x)[1]);
+  const int64_t channels = ShapeOf(x)[1];
+  Value* mean = call.OptionalTensor("running_mean");
+  Value* variance = call.OptionalTensor("running_var");
+  call.Number("momentum", 0.1);  // of running statistics
+  if (call.Bool("use_input_stats", true)) {
+    if (mean != nullptr) {
+      call.Throw("expected no running statistics while training");
+    }
+    return NormalizeGroups(call, channels);
+  }
+  return {call.b().BatchNormInference(x, Affine(call, "weight", {channels}, 1),
+                                      Affine(call, "bias", {channels}, 0), mean,
+                                      variance, call.Number("eps", 1e-5))};
 }
 
 Values RmsNorm(AtenCall& call) {
@@ -126,6 +134,30 @@ Values RmsNorm(AtenCall& call) {
   Value* y = b.Times(x, b.Rsqrt(b.Plus(square, epsilon)));
   Value* weight = call.OptionalTensor("weight");
   return {weight == nullptr ? y : b.Times(y, weight)};
+}
+
+// Computes y[n,o] = sum of a[n,i] weight[o,i,j] b[n,j] over i and j.
+Values Bilinear(AtenCall& call) {
+  Builder& b = call.b();
+  Value* first = call.Tensor("input1");
+  Value* second = call.Tensor("input2");
+  Value* weight = call.Tensor("weight");
+  if (RankOf(weight) != 3 || RankOf(first) == 0 || RankOf(second) == 0) {
+    call.Throw("weight: expected [O,I,J], got " + ToString(weight->type()));
+  }
+  const int64_t out = ShapeOf(weight)[0];
+  const int64_t rows = ShapeOf(weight)[1];
+  const int64_t columns = ShapeOf(weight)[2];
+  Shape shape = ShapeOf(first);
+  shape.back() = out;
+  const int64_t n = first->type().num_elements() / rows;
+  weight = b.Reshape(b.Transpose(weight, {1, 0, 2}), {rows, out * columns});
+  Value* products = b.Matmul(b.Reshape(first, {n, rows}), weight);
+  Value* y = b.Matmul(b.Reshape(products, {n, out, columns}),
+                      b.Reshape(second, {n, columns, 1}));
+  y = b.Reshape(y, shape);
+  Value* bias = call.OptionalTensor("bias");
+  return {bias == nullptr ? y : b.Plus(y, bias)};
 }
 
 Values Linear(AtenCall& call) {
@@ -462,15 +494,24 @@ Values VectorNorm(AtenCall& call) {
   return {b.Select(none, b.Zeros(sum->type()), root)};
 }
 
-Values Softmax(AtenCall& call) {
+// A scalar is a row of one element.
+template <Value* (Builder::*function)(Value*, int64_t, ir::Where)>
+Values Normalized(AtenCall& call) {
+  Builder& b = call.b();
   Value* x = FloatSelf(call);
-  x = call.b().Cast(x, call.DType(x->type().dtype));
-  return {call.b().Softmax(x, call.Int("dim"))};
+  x = b.Cast(x, call.DType(x->type().dtype));
+  call.Bool("half_to_float", false);  // on GPUs only
+  Value* rows = RankOf(x) == 0 ? b.Reshape(x, {1}) : x;
+  return {b.Reshape((b.*function)(rows, call.Int("dim"), {}), ShapeOf(x))};
 }
-Values LogSoftmax(AtenCall& call) {
-  Value* x = FloatSelf(call);
-  x = call.b().Cast(x, call.DType(x->type().dtype));
-  return {call.b().LogSoftmax(x, call.Int("dim"))};
+
+// The other results of operators that export decomposes layers into are for
+// PyTorch's backward pass, or new values of buffers, which the layer updates.
+template <auto kLayer, size_t kOthers>
+Values First(AtenCall& call) {
+  Values results = kLayer(call);
+  results.resize(1 + kOthers, nullptr);
+  return results;
 }
 
 constexpr AtenOp kLayersOps[] = {
@@ -480,6 +521,7 @@ constexpr AtenOp kLayersOps[] = {
     {"addmv.default", AddProduct<kMat, kVec, false>},
     {"baddbmm.default", AddProduct<kBatch1, kBatch2, false>},
     {"batch_norm.default", BatchNorm},
+    {"bilinear.default", Bilinear},
     {"bmm.default", Matmul<kMat2>},
     {"cross_entropy_loss.default", CrossEntropyLoss},
     {"dot.default", Matmul<kTensor>},
@@ -493,6 +535,9 @@ constexpr AtenOp kLayersOps[] = {
     {"mm.default", Matmul<kMat2>},
     {"mse_loss.default", MseLoss},
     {"mv.default", Matmul<kVec>},
+    {"native_layer_norm.default", First<LayerNorm, 2>},
+    {"_native_batch_norm_legit_functional.default", First<BatchNorm, 4>},
+    {"_native_batch_norm_legit_no_training.default", First<BatchNorm, 2>},
     {"rms_norm.default", RmsNorm},
     {"scaled_dot_product_attention.default", Attention},
     // Pooling, reductions
@@ -501,14 +546,16 @@ constexpr AtenOp kLayersOps[] = {
     {"amin.default", Reduction<&Builder::ReduceMin>},
     {"avg_pool2d.default", AvgPool},
     {"linalg_vector_norm.default", VectorNorm},
-    {"log_softmax.int", LogSoftmax},
+    {"log_softmax.int", Normalized<&Builder::LogSoftmax>},
+    {"_log_softmax.default", Normalized<&Builder::LogSoftmax>},
     {"logsumexp.default", LogSumExp},
     {"max.default", Reduction<&Builder::ReduceMax>},
     {"max_pool2d.default", MaxPool},
     {"mean.default", Reduction<&Builder::ReduceMean>},
     {"mean.dim", Reduction<&Builder::ReduceMean>},
     {"min.default", Reduction<&Builder::ReduceMin>},
-    {"softmax.int", Softmax},
+    {"softmax.int", Normalized<&Builder::Softmax>},
+    {"_softmax.default", Normalized<&Builder::Softmax>},
     {"std.correction", Deviation},
     {"std.default", Deviation},
     {"std.dim", Deviation},

@@ -142,7 +142,7 @@ class Archive {
     for (const TorchNode& node : program_.nodes) {
       const std::string weight = TensorName(node, "weight");
       const std::string bias = TensorName(node, "bias");
-      if (node.target.find("_norm.") != std::string::npos) {
+      if (node.target.find("_norm") != std::string::npos) {
         set(weight, InputRole::kNormScale, constant(1));
         set(bias, InputRole::kNormShift, constant(0));
         for (const auto& [argument, value] :

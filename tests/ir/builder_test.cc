@@ -180,6 +180,20 @@ TEST(Builder, MatmulTransposesBeforeItBroadcasts) {
       AllClose(p.Run(p.b.Matmul(c, b, false, true)), p.Run(folded), 1e-14));
 }
 
+// Exporters repeat the weights of a linear layer for each element of a batch.
+TEST(Builder, MatmulReadsARepeatedMatrixOnce) {
+  Program p;
+  Value* a = p.Random({4, 2, 3}, 1);
+  Value* b = p.Random({3, 5}, 2);
+  Value* y = p.b.Matmul(a, p.b.BroadcastTo(b, {4, 3, 5}));
+  EXPECT_EQ(y->producer()->input(0)->type().shape, (Shape{8, 5}));
+  EXPECT_TRUE(AllClose(p.Run(y), p.Run(p.b.Matmul(a, b)), 1e-14));
+  // One row is repeated here.
+  Value* row = p.Random({1, 5}, 3);
+  Value* z = p.b.Matmul(a, p.b.BroadcastTo(row, {4, 3, 5}));
+  EXPECT_EQ(z->type().shape, (Shape{4, 2, 5}));
+}
+
 TEST(Builder, MatmulTakesVectorsAsTorchDoes) {
   Program p;
   Value* v = p.In(MakeTensor(F64({2}), {1, 2}));
