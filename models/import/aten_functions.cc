@@ -1,6 +1,7 @@
 // Mathematical functions, reductions to flags and products, and order.
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -50,6 +51,136 @@ Values IsInf(AtenCall& call) {
   Builder& b = call.b();
   return {b.Compare("eq", b.Abs(FloatSelf(call)),
                     std::numeric_limits<double>::infinity())};
+}
+
+Values IsFinite(AtenCall& call) {
+  Builder& b = call.b();
+  return {b.Compare("lt", b.Abs(FloatSelf(call)),
+                    std::numeric_limits<double>::infinity())};
+}
+
+template <bool kNegative>
+Values IsInfinity(AtenCall& call) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  return {call.b().Compare("eq", FloatSelf(call),
+                           kNegative ? -infinity : infinity)};
+}
+
+double GreatestOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return std::numeric_limits<double>::max();
+    case DType::kF16:
+      return 65504;
+    case DType::kBF16:
+      return 0x1.fep127;
+    default:
+      return std::numeric_limits<float>::max();
+  }
+}
+
+Values NanToNum(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const double nan = call.Number("nan", 0);
+  const DType dtype = x->type().dtype;
+  if (!ir::IsFloat(dtype)) return {x};
+  const double greatest = GreatestOf(dtype);
+  const double high = call.Number("posinf", greatest);
+  const double low = call.Number("neginf", -greatest);
+  const double infinity = std::numeric_limits<double>::infinity();
+  x = b.Select(b.Compare("ne", x, x), b.ScalarLike(x, nan), x);
+  x = b.Select(b.Compare("eq", x, infinity), b.ScalarLike(x, high), x);
+  return {b.Select(b.Compare("eq", x, -infinity), b.ScalarLike(x, low), x)};
+}
+
+Values Square(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  if (x->type().dtype == DType::kBool) x = call.b().Cast(x, DType::kI64);
+  return {call.b().Times(x, x)};
+}
+
+// x without its integer part, with the sign of x.
+Values Fraction(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = FloatSelf(call);
+  Value* rest = b.Minus(b.Abs(x), b.StopGradient(b.Floor(b.Abs(x))));
+  return {b.Select(b.Compare("lt", x, 0.0), b.Neg(rest), rest)};
+}
+
+// self + weight (end - self)
+Values Lerp(AtenCall& call) {
+  Builder& b = call.b();
+  Value* start = call.Tensor("self");
+  Value* way = b.Minus(call.Tensor("end"), start);
+  return {b.Plus(start, call.IsTensor("weight")
+                            ? b.Times(way, call.Tensor("weight"))
+                            : b.Times(way, call.Number("weight")))};
+}
+
+// log(base^a + base^b) / log(base); the base is e or 2.
+template <bool kOfTwo>
+Values LogAddExp(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = FloatSelf(call);
+  Value* y = AsFloat(call, call.Tensor("other"));
+  const double unit = kOfTwo ? std::log(2.0) : 1;
+  // max + log(1 + exp(-|a - b|)). Equal infinities have no difference.
+  Value* same = b.Compare("eq", x, y);
+  Value* zero = b.ScalarLike(x, 0);
+  Value* gap = b.Select(same, zero, b.Minus(x, y));
+  Value* greater = b.Compare("gt", gap, 0.0);
+  Value* least = b.Times(b.Select(greater, b.Neg(gap), gap), unit);
+  Value* rest = b.Divide(LogOnePlus(b, b.Exp(least)), unit);
+  return {b.Plus(b.Select(greater, x, y), rest)};
+}
+
+// The number, if the other operand is NaN.
+template <Value* (Builder::*function)(Value*, Value*, ir::Where)>
+Values OfNumbers(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Value* y = call.Tensor("other");
+  const DType dtype = Promote(x, y);
+  x = b.Cast(x, dtype);
+  y = b.Cast(y, dtype);
+  Value* found = (b.*function)(x, y, {});
+  if (!ir::IsFloat(dtype)) return {found};
+  found = b.Select(b.Compare("ne", x, x), y, found);
+  return {b.Select(b.Compare("ne", y, y), x, found)};
+}
+
+// The product of each pair of elements of two vectors.
+Values Outer(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Value* y = call.Tensor("vec2");
+  if (RankOf(x) != 1 || RankOf(y) != 1) {
+    call.Throw(fmt::format("expected vectors, got {} and {}",
+                           ToString(x->type()), ToString(y->type())));
+  }
+  const ir::Shape shape{ShapeOf(x)[0], ShapeOf(y)[0]};
+  const DType dtype = Promote(x, y);
+  return {b.Times(b.Broadcast(b.Cast(x, dtype), shape, {0}),
+                  b.Broadcast(b.Cast(y, dtype), shape, {1}))};
+}
+
+// x1 . x2 / (max(|x1|, eps) max(|x2|, eps)) along a dimension.
+Values CosineSimilarity(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("x1");
+  Value* y = call.Tensor("x2");
+  const double epsilon = call.Number("eps", 1e-8);
+  Value* products = b.Times(x, y);
+  const int64_t dim = DimArgument(call, products, "dim", 1);
+  // The operands broadcast.
+  x = b.BroadcastTo(x, ShapeOf(products));
+  y = b.BroadcastTo(y, ShapeOf(products));
+  const auto norm = [&](Value* of) {
+    Value* square = b.ReduceSum(b.Times(of, of), {dim});
+    return b.Sqrt(b.Maximum(square, b.ScalarLike(square, epsilon * epsilon)));
+  };
+  return {b.Divide(b.ReduceSum(products, {dim}), b.Times(norm(x), norm(y)))};
 }
 
 // A number to the power of a tensor.
@@ -153,11 +284,24 @@ constexpr AtenOp kFunctionOps[] = {
     {"atan2.default", Atan2},
     {"atan.default", Wide<ArcTangent>},
     {"atanh.default", Wide<AreaTangent>},
+    {"cosine_similarity.default", CosineSimilarity},
     {"cosh.default", Wide<HyperbolicCosine>},
     {"expm1.default", Wide<ExpMinusOne>},
+    {"fmax.default", OfNumbers<&Builder::Maximum>},
+    {"fmin.default", OfNumbers<&Builder::Minimum>},
+    {"frac.default", Fraction},
+    {"isfinite.default", IsFinite},
     {"isinf.default", IsInf},
     {"isnan.default", IsNan},
+    {"isneginf.default", IsInfinity<true>},
+    {"isposinf.default", IsInfinity<false>},
+    {"lerp.Scalar", Lerp},
+    {"lerp.Tensor", Lerp},
     {"log1p.default", Wide<LogOnePlus>},
+    {"logaddexp2.default", LogAddExp<true>},
+    {"logaddexp.default", LogAddExp<false>},
+    {"nan_to_num.default", NanToNum},
+    {"outer.default", Outer},
     {"pow.Scalar", ScalarPow},
     {"prelu.default", ParametricRelu},
     {"prod.default", Product},
@@ -168,6 +312,7 @@ constexpr AtenOp kFunctionOps[] = {
     {"softshrink.default", Softshrink},
     {"sort.default", Sort},
     {"sort.stable", Sort},
+    {"square.default", Square},
     {"tan.default", Wide<Tangent>},
     {"topk.default", TopElements},
 };

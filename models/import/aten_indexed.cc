@@ -68,12 +68,36 @@ Values Gather(AtenCall& call) {
   return {call.b().TakeAlong(x, index, static_cast<int64_t>(dim))};
 }
 
-Values ScatterAdd(AtenCall& call) {
+// Returns self with the updates in place of the elements that `add` adds to, or
+// added to them. `add` adds its operand to a zero tensor. Of several updates of
+// one element the mean counts; PyTorch takes any of them.
+Value* Updated(Builder& b, Value* self, Value* updates, bool accumulate,
+               const std::function<Value*(Value*)>& add) {
+  Value* sums = add(updates);
+  if (accumulate) return b.Plus(self, sums);
+  const DType dtype = self->type().dtype;
+  const DType counting = ir::IsFloat(dtype) ? dtype : DType::kI64;
+  Value* ones = b.Constant(counting, ShapeOf(updates), {1});
+  Value* counts = b.StopGradient(add(ones));
+  Value* hit = b.Compare("gt", counts, 0.0);
+  Value* divisor = b.Select(hit, counts, b.ScalarLike(counts, 1));
+  Value* means = ir::IsFloat(dtype)
+                     ? b.Divide(sums, divisor)
+                     : b.FloorDivide(sums, b.Cast(divisor, dtype));
+  return b.Select(hit, means, self);
+}
+
+// Adds updates, a tensor or a number, to self, or replaces its elements.
+template <bool kAdds>
+Values Scatter(AtenCall& call) {
   Builder& b = call.b();
   Value* self = call.Tensor("self");
   Value* index = call.Tensor("index");
-  Value* updates = call.Tensor("src");
   CheckIndex(call, index);
+  Value* updates = call.Has("value")
+                       ? b.Constant(self->type().dtype, ShapeOf(index),
+                                    {call.Number("value")})
+                       : b.Cast(call.Tensor("src"), self->type().dtype);
   const auto dim = static_cast<size_t>(DimArgument(call, self, "dim"));
   if (RankOf(index) != RankOf(self) || RankOf(updates) != RankOf(self)) {
     call.Throw("index and src: expected the rank of " + ToString(self->type()));
@@ -86,14 +110,15 @@ Values ScatterAdd(AtenCall& call) {
   dims[dim] = -1;
   Shape part = ShapeOf(index);
   part[dim] = ShapeOf(self)[dim];
-  Value* sums = b.ScatterAdd(updates, {index}, part, dims);
   Ints high;
   for (size_t d = 0; d < part.size(); ++d) {
     high.push_back(ShapeOf(self)[d] - part[d]);
   }
   const Ints zeros(part.size(), 0);
-  if (high != zeros) sums = b.Pad(sums, zeros, high, zeros, 0);
-  return {b.Plus(self, sums)};
+  return {Updated(b, self, updates, kAdds, [&](Value* x) {
+    Value* sums = b.ScatterAdd(x, {index}, part, dims);
+    return high == zeros ? sums : b.Pad(sums, zeros, high, zeros, 0);
+  })};
 }
 
 Values IndexSelect(AtenCall& call) {
@@ -104,12 +129,17 @@ Values IndexSelect(AtenCall& call) {
   return {call.b().Take(x, index, DimArgument(call, x, "dim"))};
 }
 
-// x[i, :, j, ..]. The indices are broadcast together. If they are adjacent,
-// their dimensions replace the indexed ones; otherwise their dimensions come
-// first.
-Values Index(AtenCall& call) {
+// x[i, :, j, ..] as operands of Builder::Gather.
+struct Indexing {
+  Values indices;  // of the result's shape
+  Ints dims;
+  Shape shape;  // of the result
+};
+
+// The indices are broadcast together. If they are adjacent, their dimensions
+// replace the indexed ones; otherwise their dimensions come first.
+Indexing IndexingOf(AtenCall& call, const Value* x) {
   Builder& b = call.b();
-  Value* x = call.Tensor("self");
   const Values given = call.OptionalTensors("indices");
   const size_t rank = ShapeOf(x).size();
   Values indices;
@@ -148,7 +178,62 @@ Values Index(AtenCall& call) {
   for (Value*& index : indices) {
     index = b.Broadcast(b.BroadcastTo(index, together), shape, index_dims);
   }
-  return {b.Gather(x, indices, dims)};
+  return {std::move(indices), std::move(dims), std::move(shape)};
+}
+
+Values Index(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const Indexing at = IndexingOf(call, x);
+  return {call.b().Gather(x, at.indices, at.dims)};
+}
+
+// self[indices] = values, or += with accumulate. A mask takes one value.
+Values IndexPut(AtenCall& call) {
+  Builder& b = call.b();
+  Value* self = call.Tensor("self");
+  Value* values = b.Cast(call.Tensor("values"), self->type().dtype);
+  const bool accumulate = call.Bool("accumulate", false);
+  call.Bool("unsafe", false);
+  const Values given = call.OptionalTensors("indices");
+  if (given.size() == 1 && given[0] != nullptr &&
+      given[0]->type().dtype == DType::kBool) {
+    if (values->type().num_elements() != 1 || accumulate ||
+        RankOf(given[0]) > RankOf(self)) {
+      call.Throw("a mask: expected one value, got " + ToString(values->type()));
+    }
+    Ints dims(static_cast<size_t>(RankOf(given[0])));
+    std::iota(dims.begin(), dims.end(), 0);
+    Value* mask = b.Broadcast(given[0], ShapeOf(self), dims);
+    return {b.Select(mask, b.Reshape(values, {}), self)};
+  }
+  const Indexing at = IndexingOf(call, self);
+  return {Updated(b, self, b.BroadcastTo(values, at.shape), accumulate,
+                  [&](Value* x) {
+                    return b.ScatterAdd(x, at.indices, ShapeOf(self), at.dims);
+                  })};
+}
+
+// Adds alpha times the rows of a source, or copies them.
+template <bool kAdds>
+Values IndexUpdate(AtenCall& call) {
+  Builder& b = call.b();
+  Value* self = call.Tensor("self");
+  Value* index = call.Tensor("index");
+  Value* source = b.Cast(call.Tensor("source"), self->type().dtype);
+  CheckIndex(call, index);
+  const auto dim = static_cast<size_t>(DimArgument(call, self, "dim"));
+  index = b.Reshape(index, {index->type().num_elements()});
+  if (const double alpha = kAdds ? call.Number("alpha", 1) : 1; alpha != 1) {
+    source = b.Times(source, alpha);
+  }
+  Ints dims(ShapeOf(self).size());
+  std::iota(dims.begin(), dims.end(), 0);
+  dims[dim] = -1;
+  Value* rows =
+      b.Broadcast(index, ShapeOf(source), {static_cast<int64_t>(dim)});
+  return {Updated(b, self, source, kAdds, [&](Value* x) {
+    return b.ScatterAdd(x, {rows}, ShapeOf(self), dims);
+  })};
 }
 
 // The row `padding_idx` has no gradient.
@@ -218,6 +303,15 @@ Values Flip(AtenCall& call) {
                    [&](int64_t i) { return extent - 1 - i; });
   }
   return {x};
+}
+
+template <size_t kDim>
+Values FlipDim(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  if (ShapeOf(x).size() <= kDim) call.Throw("expected more dimensions");
+  const int64_t extent = ShapeOf(x)[kDim];
+  return {Rearranged(call, x, kDim, extent,
+                     [&](int64_t i) { return extent - 1 - i; })};
 }
 
 // Pairs of low and high padding, last dimension first.
@@ -366,8 +460,13 @@ constexpr AtenOp kIndexedOps[] = {
     {"cumsum.default", CumulativeSum},
     {"embedding.default", Embedding},
     {"flip.default", Flip},
+    {"fliplr.default", FlipDim<1>},
+    {"flipud.default", FlipDim<0>},
     {"gather.default", Gather},
     {"index.Tensor", Index},
+    {"index_add.default", IndexUpdate<true>},
+    {"index_copy.default", IndexUpdate<false>},
+    {"index_put.default", IndexPut},
     {"index_select.default", IndexSelect},
     {"max.dim", ExtremumAndIndex<&Builder::ArgMax>},
     {"min.dim", ExtremumAndIndex<&Builder::ArgMin>},
@@ -378,7 +477,9 @@ constexpr AtenOp kIndexedOps[] = {
     {"replication_pad2d.default", ReplicationPad},
     {"replication_pad3d.default", ReplicationPad},
     {"roll.default", Roll},
-    {"scatter_add.default", ScatterAdd},
+    {"scatter.src", Scatter<false>},
+    {"scatter.value", Scatter<false>},
+    {"scatter_add.default", Scatter<true>},
     {"upsample_bilinear2d.vec", Resize<Resampling::kLinear, 2>},
     {"upsample_linear1d.vec", Resize<Resampling::kLinear, 1>},
     {"upsample_nearest1d.vec", Resize<Resampling::kNearest, 1>},

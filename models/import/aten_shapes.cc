@@ -46,6 +46,9 @@ Value* WriteReshaped(AtenCall& call, Value* base, Value* part, size_t) {
 
 Values View(AtenCall& call) {
   Value* x = call.Tensor("self");
+  if (call.Has("other")) {
+    return {call.b().Reshape(x, ShapeOf(call.Tensor("other")))};
+  }
   const char* name = call.Has("shape") ? "shape" : "size";
   return {call.b().Reshape(x, Inferred(call, x, call.Ints(name)))};
 }
@@ -270,12 +273,6 @@ Values Split(AtenCall& call) {
   }
   return parts;
 }
-// Returns "self" with a part replaced by "src".
-template <auto kWrite>
-Values Scattered(AtenCall& call) {
-  return {kWrite(call, call.Tensor("self"), call.Tensor("src"), 0)};
-}
-
 Value* WriteSplit(AtenCall& call, Value* base, Value* part, size_t index) {
   return Replaced(call, base, part, SplitRanges(call, base).at(index));
 }
@@ -290,6 +287,12 @@ Values Unbind(AtenCall& call) {
   return parts;
 }
 
+// Returns "self" with a part replaced by "src".
+template <auto kWrite>
+Values Scattered(AtenCall& call) {
+  return {kWrite(call, call.Tensor("self"), call.Tensor("src"), 0)};
+}
+
 Values Expand(AtenCall& call) {
   Value* x = call.Tensor("self");
   Shape shape =
@@ -299,6 +302,32 @@ Values Expand(AtenCall& call) {
     if (shape[i] == -1) shape[i] = ShapeOf(x)[i - added];
   }
   return {call.b().BroadcastTo(x, shape)};
+}
+
+// Vectors, of which each becomes a dimension.
+Values Meshgrid(AtenCall& call) {
+  Builder& b = call.b();
+  const Values given = call.Tensors("tensors");
+  const std::string order = call.Text("indexing", "ij");
+  if (order != "ij" && order != "xy") {
+    call.Throw("indexing " + order + ": expected ij or xy");
+  }
+  Ints dims(given.size());
+  std::iota(dims.begin(), dims.end(), 0);
+  if (order == "xy" && dims.size() > 1) std::swap(dims[0], dims[1]);
+  Shape shape(given.size());
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (RankOf(given[i]) > 1) {
+      call.Throw("expected vectors, got " + ToString(given[i]->type()));
+    }
+    shape[static_cast<size_t>(dims[i])] = given[i]->type().num_elements();
+  }
+  Values grids;
+  for (size_t i = 0; i < given.size(); ++i) {
+    Value* vector = b.Reshape(given[i], {given[i]->type().num_elements()});
+    grids.push_back(b.Broadcast(vector, shape, {dims[i]}));
+  }
+  return grids;
 }
 
 // Operands of rank 1 and extent 0 are skipped in PyTorch; they can't exist.
@@ -549,7 +578,9 @@ constexpr AtenOp kShapesOps[] = {
     {"flatten.using_ints", Flatten, kMaybeView, WriteReshaped},
     {"narrow.default", Narrow, kView, WriteNarrow},
     {"permute.default", Permute, kView, WritePermuted},
+    {"ravel.default", Flatten, kMaybeView, WriteReshaped},
     {"reshape.default", View, kMaybeView, WriteReshaped},
+    {"reshape_as.default", View, kMaybeView, WriteReshaped},
     {"select.int", Select, kView, WriteSelect},
     {"slice.Tensor", Slice, kView, WriteSlice},
     {"split.Tensor", Split, kView, WriteSplit},
@@ -564,7 +595,27 @@ constexpr AtenOp kShapesOps[] = {
     {"unflatten.int", Unflatten, kView, WriteReshaped},
     {"unsqueeze.default", Unsqueeze, kView, WriteReshaped},
     {"view.default", View, kView, WriteReshaped},
+    {"view_as.default", View, kView, WriteReshaped},
+    {"_unsafe_view.default", View},
     // Data movement
+    {"alias_copy.default", Same},
+    {"detach_copy.default", Detach},
+    {"expand_copy.default", Expand},
+    {"meshgrid.default", Meshgrid},
+    {"meshgrid.indexing", Meshgrid},
+    {"permute_copy.default", Permute},
+    {"select_copy.int", Select},
+    {"slice_copy.Tensor", Slice},
+    {"split_copy.Tensor", Split},
+    {"split_with_sizes_copy.default", Split},
+    {"squeeze_copy.dims", Squeeze},
+    {"transpose_copy.int", Permute},
+    {"unbind_copy.int", Unbind},
+    {"unsafe_chunk.default", Split},
+    {"unsafe_split.Tensor", Split},
+    {"unsafe_split_with_sizes.default", Split},
+    {"unsqueeze_copy.default", Unsqueeze},
+    {"view_copy.default", View},
     {"_to_copy.default", Convert},
     {"cat.default", Cat},
     {"clone.default", Same},

@@ -236,6 +236,34 @@ class Functions(nn.Module):
                 flags.long(), torch.argsort(x, 0), torch.prod(x))
 
 
+class Places(nn.Module):
+    """Reads and writes by index, and calls functions of two operands."""
+
+    def forward(self, x, y):
+        rows = torch.tensor([2, 0])
+        put = x.clone()
+        put[:, rows, 1] = y[:, :2, 0]
+        put[x > 1.5] = 0
+        added = y.index_add(1, rows, x[:, 1:], alpha=2)
+        copied = x.index_copy(2, rows, y[:, :, :2])
+        places = torch.tensor([[[0, 3, 1]], [[2, 0, 3]]])
+        scattered = torch.scatter(x, 2, places, y[:, :1, :3])
+        marked = torch.scatter(y, 2, places, 0.5)
+        first, second = torch.meshgrid(x[0, 0], y[0, :, 1], indexing="xy")
+        either = torch.where(x > 1, torch.nan, x)
+        pairs = torch.stack([
+            torch.lerp(x, y, 0.3), torch.lerp(x, y, y), torch.logaddexp(x, y),
+            torch.logaddexp2(x, y), torch.fmax(either, y),
+            torch.fmin(y, either), torch.nan_to_num(either.detach() / 0, 1, 2, -3) * x,
+            torch.square(x), torch.frac(3 * y), torch.flipud(x),
+            torch.fliplr(y)])
+        return (put, added, copied, scattered, marked, first * second, pairs,
+                torch.outer(x[0, 0], y[0, :, 0]),
+                F.cosine_similarity(x, y, dim=2),
+                torch.isfinite(either).view_as(x).long(),
+                torch.unsafe_chunk(x, 2, 2)[1].ravel().reshape_as(y[:, :, :2]))
+
+
 class Cells(nn.Module):
     """Runs single steps of recurrent layers."""
 
@@ -301,6 +329,7 @@ PROGRAMS = {"language": (Language, language_inputs),
             "segmenter": (Segmenter, segmenter_inputs),
             "recurrent": (Recurrent, recurrent_inputs),
             "functions": (Functions, functions_inputs),
+            "places": (Places, functions_inputs),
             "cells": (Cells, cells_inputs)}
 
 
