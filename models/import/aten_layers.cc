@@ -97,6 +97,10 @@ Values NormalizeGroups(AtenCall& call, int64_t groups) {
 Values GroupNorm(AtenCall& call) {
   return NormalizeGroups(call, call.Int("num_groups"));
 }
+Values NativeGroupNorm(AtenCall& call) {
+  for (const char* extent : {"N", "C", "HxW"}) call.Int(extent);  // of input
+  return NormalizeGroups(call, call.Int("group"));
+}
 Values InstanceNorm(AtenCall& call) {
   Value* x = call.Tensor("input");
   if (RankOf(x) < 2)
@@ -535,6 +539,7 @@ constexpr AtenOp kLayersOps[] = {
     {"mm.default", Matmul<kMat2>},
     {"mse_loss.default", MseLoss},
     {"mv.default", Matmul<kVec>},
+    {"native_group_norm.default", First<NativeGroupNorm, 2>},
     {"native_layer_norm.default", First<LayerNorm, 2>},
     {"_native_batch_norm_legit_functional.default", First<BatchNorm, 4>},
     {"_native_batch_norm_legit_no_training.default", First<BatchNorm, 2>},

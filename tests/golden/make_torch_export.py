@@ -413,7 +413,9 @@ TRAINED = {"pixels": (Pixels, pixels_data), "tokens": (Tokens, tokens_data),
            "masked": (Masked, masked_data)}
 
 SMALL = {"activations": Activations, "auxiliary": Auxiliary,
-         "convolutional": Convolutional, "windowed": Windowed}
+         "convolutional": Convolutional, "windowed": Windowed,
+         # With layers as the operators that they consist of.
+         "decomposed": Convolutional}
 
 
 def make(name):
@@ -448,10 +450,12 @@ def strip_paths(path):
             archive.writestr(zipfile.ZipInfo(entry), data)
 
 
-def export(model, size, path):
+def export(model, size, path, decomposed):
     images = torch.randn(BATCH, 3, size, size)
     program = torch.export.export(
         model, (images,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    if decomposed:
+        program = program.run_decompositions()
     torch.export.save(program, path)
     strip_paths(path)
 
@@ -604,8 +608,10 @@ def main():
         safetensors.numpy.save_file(
             step(model, args.size), args.out / f"{name}.safetensors",
             metadata={"tolerance": "1e-10" if name != "activations" else "1e-7"})
-        export(model, args.size, args.out / f"{name}.pt2")
-        export_onnx(model, args.size, args.out / f"{name}.onnx")
+        decomposed = name == "decomposed"
+        export(model, args.size, args.out / f"{name}.pt2", decomposed)
+        if not decomposed:
+            export_onnx(model, args.size, args.out / f"{name}.onnx")
 
 
 if __name__ == "__main__":
