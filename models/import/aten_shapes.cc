@@ -312,7 +312,7 @@ Values Meshgrid(AtenCall& call) {
   if (order != "ij" && order != "xy") {
     call.Throw("indexing " + order + ": expected ij or xy");
   }
-  Ints dims(given.size());
+  std::vector<int64_t> dims(given.size());
   std::iota(dims.begin(), dims.end(), 0);
   if (order == "xy" && dims.size() > 1) std::swap(dims[0], dims[1]);
   Shape shape(given.size());
