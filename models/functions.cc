@@ -150,6 +150,31 @@ Value* ArcTangent2(Builder& b, Value* y, Value* x) {
   return b.Select(b.Compare("lt", y, 0.0), b.Neg(angle), angle);
 }
 
+Value* MovedBy(Builder& b, Value* x, int64_t dim, int64_t distance,
+               bool reverse) {
+  const auto at = static_cast<size_t>(dim);
+  const std::vector<int64_t> zeros(ShapeOf(x).size(), 0);
+  std::vector<int64_t> low = zeros, high = zeros;
+  (reverse ? high : low)[at] = distance;
+  std::vector<int64_t> start = zeros;
+  std::vector<int64_t> limit = ShapeOf(x);
+  if (reverse) {
+    start[at] = distance;
+    limit[at] += distance;
+  }
+  return b.Slice(b.Pad(x, low, high, zeros, 1), start, limit);
+}
+
+// Multiplies each element by the one 1, 2, 4, ... positions before it. Each
+// round doubles the number of factors.
+Value* CumulativeProduct(Builder& b, Value* x, int64_t dim, bool reverse) {
+  const int64_t extent = ShapeOf(x)[static_cast<size_t>(dim)];
+  for (int64_t distance = 1; distance < extent; distance *= 2) {
+    x = b.Times(x, MovedBy(b, x, dim, distance, reverse));
+  }
+  return x;
+}
+
 Ranked Leading(Builder& b, Value* x, int64_t dim, int64_t count, bool largest) {
   // Two views of x with a dimension added: [.., i, j, ..].
   ir::Shape pair = ShapeOf(x);

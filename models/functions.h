@@ -33,6 +33,15 @@ ir::Value* AreaTangent(ir::Builder& b, ir::Value* x);
 ir::Value* LogOnePlus(ir::Builder& b, ir::Value* x);   // log(1 + x)
 ir::Value* ExpMinusOne(ir::Builder& b, ir::Value* x);  // exp(x) - 1
 
+// Returns x moved along a dimension, to the end or, reversed, to the start;
+// ones move in. Any number.
+ir::Value* MovedBy(ir::Builder& b, ir::Value* x, int64_t dim, int64_t distance,
+                   bool reverse);
+// The products of all elements up to each one, or, reversed, from it on. Any
+// number.
+ir::Value* CumulativeProduct(ir::Builder& b, ir::Value* x, int64_t dim,
+                             bool reverse);
+
 // The greatest or least elements of a dimension, in order, and their indices,
 // i64. The first one of equal elements is first. Quadratic in the extent,
 // because the IR has no sort: callers allow at most kMostRanked elements. Any

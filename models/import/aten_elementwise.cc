@@ -393,6 +393,7 @@ constexpr AtenOp kElementwiseOps[] = {
     {"clamp_max.default", Clamp},
     {"clamp_min.Tensor", Clamp},
     {"clamp_min.default", Clamp},
+    {"clip.default", Clamp},
     {"deg2rad.default", Radians},
     {"div.Tensor", Div},
     {"div.Scalar", Div},

@@ -53,6 +53,82 @@ Values IsInf(AtenCall& call) {
                     std::numeric_limits<double>::infinity())};
 }
 
+Values ErfComplement(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = FloatSelf(call);
+  return {b.Minus(b.ScalarLike(x, 1), b.Erf(x))};
+}
+
+// log(x / (1 - x)), of x clamped to [eps, 1 - eps] if eps is given
+Values Logit(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = FloatSelf(call);
+  if (call.Has("eps")) {
+    const double epsilon = call.Number("eps");
+    x = b.Clamp(x, epsilon, 1 - epsilon);
+  }
+  return {b.Log(b.Divide(x, b.Minus(b.ScalarLike(x, 1), x)))};
+}
+
+// x log(y), 0 for x = 0
+Values XLogY(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = FloatSelf(call);
+  Value* y = AsFloat(call, call.Tensor("other"));
+  Value* none = b.And(b.Compare("eq", x, 0.0), b.Compare("eq", y, y));
+  y = b.Select(none, b.ScalarLike(y, 1), y);
+  return {b.Times(x, b.Log(y))};
+}
+
+// 0 for negative, 1 for positive elements, "values" for 0
+Values Heaviside(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Value* rest = b.Select(b.Compare("lt", x, 0.0), b.ScalarLike(x, 0), x);
+  Value* step = b.Select(b.Compare("gt", x, 0.0), b.ScalarLike(x, 1), rest);
+  return {b.Select(b.Compare("eq", x, 0.0), call.Tensor("values"),
+                   b.StopGradient(step))};
+}
+
+Values Hypotenuse(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Value* y = call.Tensor("other");
+  return {b.Sqrt(b.Plus(b.Times(x, x), b.Times(y, y)))};
+}
+
+// sin(pi x) / (pi x), 1 for 0
+Values Sinc(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = b.Times(FloatSelf(call), M_PI);
+  Value* none = b.Compare("eq", x, 0.0);
+  Value* divisor = b.Select(none, b.ScalarLike(x, 1), x);
+  return {b.Select(none, b.ScalarLike(x, 1), b.Divide(b.Sin(x), divisor))};
+}
+
+Values FloatPower(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = b.Cast(call.Tensor("self"), DType::kF64);
+  return {b.Pow(x, call.IsTensor("exponent")
+                       ? b.Cast(call.Tensor("exponent"), DType::kF64)
+                       : b.ScalarLike(x, call.Number("exponent")))};
+}
+
+// |x - y| <= atol + rtol |y|, or both are equal
+Values IsClose(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = FloatSelf(call);
+  Value* y = AsFloat(call, call.Tensor("other"));
+  Value* most = b.Plus(b.Times(b.Abs(y), call.Number("rtol", 1e-5)),
+                       call.Number("atol", 1e-8));
+  Value* near =
+      b.And(b.Compare("le", b.Abs(b.Minus(x, y)), most),
+            b.Compare("lt", b.Abs(y), std::numeric_limits<double>::infinity()));
+  Value* close = b.Or(b.Compare("eq", x, y), near);
+  if (!call.Bool("equal_nan", false)) return {close};
+  return {b.Or(close, b.And(b.Compare("ne", x, x), b.Compare("ne", y, y)))};
+}
+
 Values IsFinite(AtenCall& call) {
   Builder& b = call.b();
   return {b.Compare("lt", b.Abs(FloatSelf(call)),
@@ -287,9 +363,15 @@ constexpr AtenOp kFunctionOps[] = {
     {"cosine_similarity.default", CosineSimilarity},
     {"cosh.default", Wide<HyperbolicCosine>},
     {"expm1.default", Wide<ExpMinusOne>},
+    {"erfc.default", ErfComplement},
+    {"float_power.Tensor_Scalar", FloatPower},
+    {"float_power.Tensor_Tensor", FloatPower},
     {"fmax.default", OfNumbers<&Builder::Maximum>},
     {"fmin.default", OfNumbers<&Builder::Minimum>},
     {"frac.default", Fraction},
+    {"heaviside.default", Heaviside},
+    {"hypot.default", Hypotenuse},
+    {"isclose.default", IsClose},
     {"isfinite.default", IsFinite},
     {"isinf.default", IsInf},
     {"isnan.default", IsNan},
@@ -298,6 +380,7 @@ constexpr AtenOp kFunctionOps[] = {
     {"lerp.Scalar", Lerp},
     {"lerp.Tensor", Lerp},
     {"log1p.default", Wide<LogOnePlus>},
+    {"logit.default", Logit},
     {"logaddexp2.default", LogAddExp<true>},
     {"logaddexp.default", LogAddExp<false>},
     {"nan_to_num.default", NanToNum},
@@ -308,6 +391,8 @@ constexpr AtenOp kFunctionOps[] = {
     {"prod.dim_int", Product},
     {"round.default", Round},
     {"sign.default", Sign},
+    {"sgn.default", Sign},
+    {"sinc.default", Sinc},
     {"sinh.default", Wide<HyperbolicSine>},
     {"softshrink.default", Softshrink},
     {"sort.default", Sort},
@@ -315,6 +400,7 @@ constexpr AtenOp kFunctionOps[] = {
     {"square.default", Square},
     {"tan.default", Wide<Tangent>},
     {"topk.default", TopElements},
+    {"xlogy.Tensor", XLogY},
 };
 
 }  // namespace

@@ -121,6 +121,56 @@ Values Scatter(AtenCall& call) {
   })};
 }
 
+// Elements of the flat tensor.
+Values TakeFlat(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const int64_t count = x->type().num_elements();
+  Value* index = Normalized(call, call.Tensor("index"), count);
+  return {b.Take(b.Reshape(x, {count}), index, 0)};
+}
+
+// The other dimensions of both broadcast.
+Values TakeAlongDim(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Value* index = call.Tensor("indices");
+  if (!call.Has("dim")) {
+    x = b.Reshape(x, {x->type().num_elements()});
+    index = b.Reshape(index, {index->type().num_elements()});
+  }
+  const auto dim =
+      static_cast<size_t>(call.Has("dim") ? DimArgument(call, x, "dim") : 0);
+  if (RankOf(index) != RankOf(x)) {
+    call.Throw("indices: expected the rank of " + ToString(x->type()));
+  }
+  index = Normalized(call, index, ShapeOf(x)[dim]);
+  Shape of_x = ShapeOf(x);
+  Shape of_index = ShapeOf(index);
+  for (size_t d = 0; d < of_x.size(); ++d) {
+    if (d == dim) continue;
+    of_x[d] = of_index[d] = std::max(of_x[d], of_index[d]);
+  }
+  return {b.TakeAlong(b.BroadcastTo(x, of_x), b.BroadcastTo(index, of_index),
+                      static_cast<int64_t>(dim))};
+}
+
+// Replaces the rows at an index by a number.
+Values IndexFill(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const int64_t dim = DimArgument(call, x, "dim");
+  const int64_t extent = ShapeOf(x)[static_cast<size_t>(dim)];
+  Value* index = Normalized(call, call.Tensor("index"), extent);
+  const int64_t count = index->type().num_elements();
+  const Shape pairs{extent, count};
+  Value* equal = b.Compare("eq", b.Iota(DType::kI64, pairs, 0),
+                           b.Broadcast(b.Reshape(index, {count}), pairs, {1}));
+  Value* hits = b.ReduceSum(b.Cast(equal, DType::kI32), {1});
+  Value* hit = b.Broadcast(b.Compare("gt", hits, 0.0), ShapeOf(x), {dim});
+  return {b.Select(hit, b.ScalarLike(x, call.Number("value")), x)};
+}
+
 Values IndexSelect(AtenCall& call) {
   Value* x = call.Tensor("self");
   Value* index = call.Tensor("index");
@@ -466,6 +516,7 @@ constexpr AtenOp kIndexedOps[] = {
     {"index.Tensor", Index},
     {"index_add.default", IndexUpdate<true>},
     {"index_copy.default", IndexUpdate<false>},
+    {"index_fill.int_Scalar", IndexFill},
     {"index_put.default", IndexPut},
     {"index_select.default", IndexSelect},
     {"max.dim", ExtremumAndIndex<&Builder::ArgMax>},
@@ -480,6 +531,8 @@ constexpr AtenOp kIndexedOps[] = {
     {"scatter.src", Scatter<false>},
     {"scatter.value", Scatter<false>},
     {"scatter_add.default", Scatter<true>},
+    {"take.default", TakeFlat},
+    {"take_along_dim.default", TakeAlongDim},
     {"upsample_bilinear2d.vec", Resize<Resampling::kLinear, 2>},
     {"upsample_linear1d.vec", Resize<Resampling::kLinear, 1>},
     {"upsample_nearest1d.vec", Resize<Resampling::kNearest, 1>},

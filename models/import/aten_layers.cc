@@ -485,19 +485,6 @@ Values L1Loss(AtenCall& call) {
                   b.Abs(b.Minus(call.Tensor("self"), call.Tensor("target"))))};
 }
 
-// The gradient of a norm that is 0 is 0, as in PyTorch, and not 0 / 0.
-Values VectorNorm(AtenCall& call) {
-  Builder& b = call.b();
-  Value* x = call.Tensor("self");
-  const double order = call.Number(call.Has("ord") ? "ord" : "p", 2);
-  if (order != 2) call.Throw("expected the norm of order 2");
-  Value* sum = b.ReduceSum(b.Times(x, x), ReducedDims(call, x),
-                           call.Bool("keepdim", false));
-  Value* none = b.Compare("eq", sum, 0.0);
-  Value* root = b.Sqrt(b.Select(none, b.ScalarLike(sum, 1), sum));
-  return {b.Select(none, b.Zeros(sum->type()), root)};
-}
-
 // A scalar is a row of one element.
 template <Value* (Builder::*function)(Value*, int64_t, ir::Where)>
 Values Normalized(AtenCall& call) {
@@ -550,7 +537,6 @@ constexpr AtenOp kLayersOps[] = {
     {"amax.default", Reduction<&Builder::ReduceMax>},
     {"amin.default", Reduction<&Builder::ReduceMin>},
     {"avg_pool2d.default", AvgPool},
-    {"linalg_vector_norm.default", VectorNorm},
     {"log_softmax.int", Normalized<&Builder::LogSoftmax>},
     {"_log_softmax.default", Normalized<&Builder::LogSoftmax>},
     {"logsumexp.default", LogSumExp},

@@ -35,8 +35,10 @@ std::span<const AtenOp> AtenConvolutionOps();
 std::span<const AtenOp> AtenFunctionOps();  // of mathematics, order
 std::span<const AtenOp> AtenIndexedOps();   // access by index, resizing
 std::span<const AtenOp> AtenLayerOps();     // with weights, windows, reductions
+std::span<const AtenOp> AtenRearrangedOps();
 std::span<const AtenOp> AtenRecurrentOps();
-std::span<const AtenOp> AtenShapeOps();  // views, data movement, sources
+std::span<const AtenOp> AtenShapeOps();   // views, data movement, sources
+std::span<const AtenOp> AtenVectorOps();  // norms, products, order statistics
 
 // Pads by elements of "self", in mode reflect, replicate or circular.
 std::vector<ir::Value*> AtenPadByElements(AtenCall& call,

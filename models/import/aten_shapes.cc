@@ -385,7 +385,11 @@ Values Pad(AtenCall& call) {
 Values Repeat(AtenCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor("self");
-  const std::vector<int64_t> repeats = call.Ints("repeats");
+  const bool tiles = call.Has("dims");  // may have fewer
+  std::vector<int64_t> repeats = call.Ints(tiles ? "dims" : "repeats");
+  if (tiles && repeats.size() < ShapeOf(x).size()) {
+    repeats.insert(repeats.begin(), ShapeOf(x).size() - repeats.size(), 1);
+  }
   if (repeats.size() < ShapeOf(x).size()) call.Throw("repeats: too few");
   Shape shape(repeats.size() - ShapeOf(x).size(), 1);
   shape.insert(shape.end(), ShapeOf(x).begin(), ShapeOf(x).end());
@@ -441,7 +445,8 @@ constexpr char kDType[] = "dtype";  // a size, dtype of self
 Values Full(AtenCall& call) {
   const bool like = call.Has("self");
   DType dtype = like ? call.Tensor("self")->type().dtype : DType::kF32;
-  const Shape shape = like ? ShapeOf(call.Tensor("self")) : call.Ints("size");
+  const Shape shape =
+      call.Has("size") ? call.Ints("size") : ShapeOf(call.Tensor("self"));
   return {
       call.b().Constant(call.DType(dtype), shape, {call.Number("fill_value")})};
 }
@@ -589,6 +594,7 @@ constexpr AtenOp kShapesOps[] = {
     {"squeeze.dim", Squeeze, kView, WriteReshaped},
     {"squeeze.dims", Squeeze, kView, WriteReshaped},
     {"swapaxes.default", Permute, kView, WritePermuted},
+    {"swapdims.default", Permute, kView, WritePermuted},
     {"t.default", Permute, kView, WritePermuted},
     {"transpose.int", Permute, kView, WritePermuted},
     {"unbind.int", Unbind, kView},
@@ -629,6 +635,7 @@ constexpr AtenOp kShapesOps[] = {
     {"select_scatter.default", Scattered<WriteSelect>},
     {"slice_scatter.default", Scattered<WriteSlice>},
     {"stack.default", Stack},
+    {"tile.default", Repeat},
     {"to.device", Convert, kMaybeView},
     {"to.dtype", Convert, kMaybeView},
     {"to.dtype_layout", Convert, kMaybeView},
@@ -653,6 +660,7 @@ constexpr AtenOp kShapesOps[] = {
     {"linspace.default", Linspace},
     {"new_empty.default", Filled<kDType, 0>},
     {"new_ones.default", Filled<kDType, 1>},
+    {"new_full.default", Full},
     {"new_zeros.default", Filled<kDType, 0>},
     {"one_hot.default", OneHot},
     {"ones.default", Filled<kSize, 1>},

@@ -2,6 +2,7 @@
 #include <numeric>
 #include <string>
 
+#include "models/functions.h"
 #include "models/onnx/onnx_ops.h"
 
 namespace fusor::models {
@@ -108,34 +109,20 @@ OnnxResults CumulativeSum(OnnxCall& call) {
                                  call.Flag("reverse", false))};
 }
 
-// Multiplies each element by the one 1, 2, 4, ... positions before it. Each
-// round doubles the number of factors.
-OnnxResults CumulativeProduct(OnnxCall& call) {
+OnnxResults CumulativeProducts(OnnxCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor(0);
   const int64_t axis = AxisOf(call, call.KnownInt(1), RankOf(x));
   const bool reverse = call.Flag("reverse", false);
   const bool exclusive = call.Flag("exclusive", false);
-  const auto dim = static_cast<size_t>(axis);
-  const int64_t extent = ShapeOf(x)[dim];
-  const auto moved = [&](Value* value, int64_t distance) {
-    const Ints zeros(ShapeOf(value).size(), 0);
-    Ints low = zeros, high = zeros;
-    (reverse ? high : low)[dim] = distance;
-    value = b.Pad(value, low, high, zeros, 1);
-    return Strided(call, value, axis, reverse ? distance : 0, extent, 1);
-  };
-  if (exclusive) x = moved(x, 1);
-  for (int64_t distance = 1; distance < extent; distance *= 2) {
-    x = b.Times(x, moved(x, distance));
-  }
-  return {x};
+  if (exclusive) x = MovedBy(b, x, axis, 1, reverse);
+  return {CumulativeProduct(b, x, axis, reverse)};
 }
 
 constexpr OnnxOp kReductionsOps[] = {
     {"ArgMax", ArgExtremum<&Builder::ArgMax>},
     {"ArgMin", ArgExtremum<&Builder::ArgMin>},
-    {"CumProd", CumulativeProduct},
+    {"CumProd", CumulativeProducts},
     {"CumSum", CumulativeSum},
     {"ReduceL1", ReduceL1},
     {"ReduceL2", ReduceL2},

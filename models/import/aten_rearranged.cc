@@ -1,0 +1,515 @@
+// Rearrangements of elements that consist of others: shuffles, windows,
+// diagonals, stacks.
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "models/import/aten_ops.h"
+
+namespace fusor::models {
+
+using ir::Builder;
+using ir::DType;
+using ir::Shape;
+using ir::Value;
+
+namespace {
+
+using Ints64 = std::vector<int64_t>;
+using Values = std::vector<Value*>;
+
+void CheckRank(AtenCall& call, const Value* x, int64_t least) {
+  if (RankOf(x) >= least) return;
+  call.Throw(fmt::format("expected rank {} or more, got {}", least,
+                         ToString(x->type())));
+}
+
+// Reshapes x to `parts`, permutes them, and reshapes to `shape`.
+Value* Shuffled(Builder& b, Value* x, const Shape& parts, Ints64 permutation,
+                const Shape& shape) {
+  return b.Reshape(b.Transpose(b.Reshape(x, parts), std::move(permutation)),
+                   shape);
+}
+
+// [.., C r r, H, W] <-> [.., C, H r, W r]
+template <bool kToPixels>
+Values PixelShuffle(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  CheckRank(call, x, 3);
+  const int64_t r = call.Int(kToPixels ? "upscale_factor" : "downscale_factor");
+  Shape shape = ShapeOf(x);
+  const size_t at = shape.size() - 3;
+  int64_t& c = shape[at];
+  int64_t& h = shape[at + 1];
+  int64_t& w = shape[at + 2];
+  const bool fits =
+      r > 0 && (kToPixels ? c % (r * r) == 0 : h % r == 0 && w % r == 0);
+  if (!fits) call.Throw(fmt::format("factor {} of {}", r, ToString(x->type())));
+  const int64_t n = x->type().num_elements() / (c * h * w);
+  if (kToPixels) {
+    c /= r * r;
+    const Shape parts{n, c, r, r, h, w};
+    h *= r;
+    w *= r;
+    return {Shuffled(call.b(), x, parts, {0, 1, 4, 2, 5, 3}, shape)};
+  }
+  h /= r;
+  w /= r;
+  const Shape parts{n, c, h, r, w, r};
+  c *= r * r;
+  return {Shuffled(call.b(), x, parts, {0, 1, 3, 5, 2, 4}, shape)};
+}
+
+Values ChannelShuffle(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  CheckRank(call, x, 2);
+  const int64_t groups = call.Int("groups");
+  const Shape& shape = ShapeOf(x);
+  if (groups < 1 || shape[1] % groups != 0) {
+    call.Throw(fmt::format("{} groups of {}", groups, ToString(x->type())));
+  }
+  const int64_t rest = x->type().num_elements() / (shape[0] * shape[1]);
+  return {Shuffled(call.b(), x, {shape[0], groups, shape[1] / groups, rest},
+                   {0, 2, 1, 3}, shape)};
+}
+
+// --- Windows -----------------------------------------------------------------
+
+// Returns [window, count] with the positions of `count` windows' elements.
+Value* WindowIndex(Builder& b, int64_t window, int64_t count, int64_t stride,
+                   int64_t dilation) {
+  std::vector<double> positions;
+  for (int64_t k = 0; k < window; ++k) {
+    for (int64_t i = 0; i < count; ++i) {
+      positions.push_back(static_cast<double>(k * dilation + i * stride));
+    }
+  }
+  return b.Constant(DType::kI32, {window, count}, std::move(positions));
+}
+
+// The windows of one dimension become a dimension, their elements the last one.
+Values Unfold(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const int64_t dim = DimArgument(call, x, "dimension");
+  const int64_t size = call.Int("size");
+  const int64_t step = call.Int("step");
+  const int64_t extent = ShapeOf(x)[static_cast<size_t>(dim)];
+  if (size < 1 || size > extent || step < 1) {
+    call.Throw(fmt::format("windows of {}, step {}, of {}", size, step,
+                           ToString(x->type())));
+  }
+  const int64_t count = (extent - size) / step + 1;
+  Value* y = b.Take(x, WindowIndex(b, size, count, step, 1), dim);
+  Ints64 order;
+  for (int64_t d = 0; d < RankOf(y); ++d) {
+    if (d != dim) order.push_back(d);
+  }
+  order.push_back(dim);
+  return {b.Transpose(y, order)};
+}
+
+// The arguments of im2col and col2im, two of each, and the number of windows.
+struct Windows {
+  Ints64 kernel, dilation, padding, stride, count;
+};
+Windows WindowsOf(AtenCall& call, const Ints64& image) {
+  Windows w{Repeated(call.Ints("kernel_size"), 2),
+            Repeated(call.Ints("dilation", {1}), 2),
+            Repeated(call.Ints("padding", {0}), 2),
+            Repeated(call.Ints("stride", {1}), 2),
+            {}};
+  for (const Ints64& two : {w.kernel, w.dilation, w.padding, w.stride}) {
+    if (two.size() != 2) call.Throw("expected one or two extents");
+  }
+  for (size_t d = 0; d < 2; ++d) {
+    const int64_t span = w.dilation[d] * (w.kernel[d] - 1) + 1;
+    const int64_t padded = image[d] + 2 * w.padding[d];
+    if (w.kernel[d] < 1 || w.dilation[d] < 1 || w.padding[d] < 0 ||
+        w.stride[d] < 1 || span > padded) {
+      call.Throw(
+          fmt::format("a window of {} in an extent of {}", span, padded));
+    }
+    w.count.push_back((padded - span) / w.stride[d] + 1);
+  }
+  return w;
+}
+
+// [N,C,H,W] -> [N, C kh kw, windows]
+Values ImageToColumns(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const bool batched = RankOf(x) == 4;
+  if (!batched && RankOf(x) != 3) {
+    call.Throw("expected [N,C,H,W], got " + ToString(x->type()));
+  }
+  Shape shape = ShapeOf(x);
+  if (!batched) shape.insert(shape.begin(), 1);
+  const Windows w = WindowsOf(call, {shape[2], shape[3]});
+  const Ints64 pad{0, 0, w.padding[0], w.padding[1]};
+  x = b.Pad(b.Reshape(x, shape), pad, pad, {0, 0, 0, 0}, 0);
+  for (size_t d = 0; d < 2; ++d) {
+    x = b.Take(
+        x, WindowIndex(b, w.kernel[d], w.count[d], w.stride[d], w.dilation[d]),
+        d == 0 ? 2 : 4);
+  }
+  Shape columns{shape[0], shape[1] * w.kernel[0] * w.kernel[1],
+                w.count[0] * w.count[1]};
+  if (!batched) columns.erase(columns.begin());
+  return {b.Reshape(b.Transpose(x, {0, 1, 2, 4, 3, 5}), columns)};
+}
+
+// Adds overlapping windows: the transpose of ImageToColumns.
+Values ColumnsToImage(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const Ints64 image = Repeated(call.Ints("output_size"), 2);
+  if (image.size() != 2) call.Throw("output_size: expected two extents");
+  const Windows w = WindowsOf(call, image);
+  const bool batched = RankOf(x) == 3;
+  const int64_t points = w.kernel[0] * w.kernel[1];
+  const int64_t windows = w.count[0] * w.count[1];
+  if ((!batched && RankOf(x) != 2) || ShapeOf(x).back() != windows ||
+      ShapeOf(x)[batched ? 1 : 0] % points != 0) {
+    call.Throw(fmt::format("expected [N, C {}, {}], got {}", points, windows,
+                           ToString(x->type())));
+  }
+  const int64_t n = batched ? ShapeOf(x)[0] : 1;
+  const int64_t c = ShapeOf(x)[batched ? 1 : 0] / points;
+  x = b.Reshape(x, {n, c, w.kernel[0], w.kernel[1], w.count[0], w.count[1]});
+  x = b.Transpose(x, {0, 1, 2, 4, 3, 5});
+  const int64_t height = image[0] + 2 * w.padding[0];
+  const int64_t width = image[1] + 2 * w.padding[1];
+  const auto index = [&](size_t d, Ints64 dims) {
+    return b.Broadcast(
+        WindowIndex(b, w.kernel[d], w.count[d], w.stride[d], w.dilation[d]),
+        ShapeOf(x), std::move(dims));
+  };
+  x = b.ScatterAdd(x, {index(1, {4, 5})},
+                   {n, c, w.kernel[0], w.count[0], width}, {0, 1, 2, 3, -1});
+  x = b.ScatterAdd(x, {index(0, {2, 3})}, {n, c, height, width}, {0, 1, -1, 4});
+  x = b.Slice(x, {0, 0, w.padding[0], w.padding[1]},
+              {n, c, w.padding[0] + image[0], w.padding[1] + image[1]});
+  if (batched) return {x};
+  return {b.Reshape(x, {c, image[0], image[1]})};
+}
+
+// --- Diagonals ---------------------------------------------------------------
+
+// Returns x with its two dimensions moved to the end.
+Value* WithLast(Builder& b, Value* x, int64_t first, int64_t second) {
+  Ints64 order;
+  for (int64_t d = 0; d < RankOf(x); ++d) {
+    if (d != first && d != second) order.push_back(d);
+  }
+  order.push_back(first);
+  order.push_back(second);
+  return b.Transpose(x, order);
+}
+
+// Returns the diagonal of the last two dimensions as the last one.
+Value* LastDiagonal(AtenCall& call, Value* x, int64_t offset) {
+  Builder& b = call.b();
+  Shape shape = ShapeOf(x);
+  const int64_t columns = shape.back();
+  const int64_t rows = shape[shape.size() - 2];
+  const int64_t row = std::max<int64_t>(-offset, 0);
+  const int64_t column = std::max<int64_t>(offset, 0);
+  const int64_t count = std::min(rows - row, columns - column);
+  if (count < 1) {
+    call.Throw(fmt::format("diagonal {} of {} has no elements", offset,
+                           ToString(x->type())));
+  }
+  std::vector<double> positions;
+  for (int64_t i = 0; i < count; ++i) {
+    positions.push_back(static_cast<double>((row + i) * columns + column + i));
+  }
+  shape.pop_back();
+  shape.back() = rows * columns;
+  return b.Take(b.Reshape(x, shape),
+                b.Constant(DType::kI32, {count}, std::move(positions)),
+                RankOf(x) - 2);
+}
+
+Values Diagonal(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  CheckRank(call, x, 2);
+  const int64_t first = DimArgument(call, x, "dim1", 0);
+  const int64_t second = DimArgument(call, x, "dim2", 1);
+  if (first == second) call.Throw("dim1 and dim2: expected two dimensions");
+  return {LastDiagonal(call, WithLast(call.b(), x, first, second),
+                       call.Int("offset", 0))};
+}
+
+// Returns matrices with the last dimension as their diagonal.
+Value* Embedded(Builder& b, Value* x, int64_t offset) {
+  const int64_t count = ShapeOf(x).back();
+  const int64_t size = count + std::abs(offset);
+  const Shape square{size, size};
+  Value* places = b.Compare(
+      "eq", b.Iota(DType::kI64, square, 1),
+      b.Plus(b.Iota(DType::kI64, square, 0), static_cast<double>(offset)));
+  // Element i is in column i, or i + offset; the rest is 0.
+  Ints64 low(ShapeOf(x).size(), 0);
+  Ints64 high = low;
+  low.back() = std::max<int64_t>(offset, 0);
+  high.back() = std::max<int64_t>(-offset, 0);
+  x = b.Pad(x, low, high, Ints64(low.size(), 0), 0);
+  Shape shape = ShapeOf(x);
+  shape.push_back(size);
+  Ints64 dims(shape.size() - 2);
+  std::iota(dims.begin(), dims.end(), 0);
+  dims.push_back(static_cast<int64_t>(shape.size()) - 1);
+  shape[shape.size() - 2] = size;
+  Value* wide = b.Broadcast(x, shape, dims);
+  const auto last = static_cast<int64_t>(shape.size());
+  return b.Select(b.Broadcast(places, shape, {last - 2, last - 1}), wide,
+                  b.ScalarLike(wide, 0));
+}
+
+Values DiagonalEmbedding(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  CheckRank(call, x, 1);
+  Value* y = Embedded(b, x, call.Int("offset", 0));
+  const int64_t first = DimArgument(call, y, "dim1", -2);
+  const int64_t second = DimArgument(call, y, "dim2", -1);
+  if (first == second) call.Throw("dim1 and dim2: expected two dimensions");
+  Ints64 order(ShapeOf(y).size());
+  int64_t next = 0;
+  for (int64_t d = 0; d < RankOf(y); ++d) {
+    order[static_cast<size_t>(d)] = d == first    ? RankOf(y) - 2
+                                    : d == second ? RankOf(y) - 1
+                                                  : next++;
+  }
+  return {b.Transpose(y, order)};
+}
+
+Values Diag(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const int64_t offset = call.Int("diagonal", 0);
+  if (RankOf(x) == 1) return {Embedded(call.b(), x, offset)};
+  if (RankOf(x) != 2) call.Throw("expected a vector or a matrix");
+  return {LastDiagonal(call, x, offset)};
+}
+
+Values Trace(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  if (RankOf(x) != 2) call.Throw("expected a matrix");
+  return {call.b().ReduceSum(LastDiagonal(call, x, 0), {0})};
+}
+
+// --- Stacks, splits and repetitions ------------------------------------------
+
+// Adds dimensions of extent 1 up to rank kRank, as torch.atleast_Nd does.
+template <int64_t kRank>
+Value* AtLeast(Builder& b, Value* x) {
+  Shape shape = ShapeOf(x);
+  if (shape.empty() && kRank > 0) shape = {1};
+  if (shape.size() == 1 && kRank > 1) shape.insert(shape.begin(), 1);
+  if (shape.size() == 2 && kRank > 2) shape.push_back(1);
+  return b.Reshape(x, shape);
+}
+template <int64_t kRank>
+Values AtLeastRank(AtenCall& call) {
+  return {AtLeast<kRank>(call.b(), call.Tensor("self"))};
+}
+
+Values Joined(AtenCall& call, Values parts, int64_t dim) {
+  for (Value*& part : parts) {
+    part = call.b().Cast(part, Promote(part, parts[0]));
+  }
+  return {call.b().Concat(std::move(parts), dim)};
+}
+template <int64_t kRank>
+Values StackAlong(AtenCall& call) {
+  Values parts = call.Tensors("tensors");
+  for (Value*& part : parts) part = AtLeast<kRank>(call.b(), part);
+  // hstack joins vectors along their only dimension.
+  const int64_t dim = kRank == 1   ? std::min<int64_t>(RankOf(parts[0]) - 1, 1)
+                      : kRank == 2 ? 0
+                                   : 2;
+  return Joined(call, std::move(parts), dim);
+}
+// Vectors become columns.
+Values ColumnStack(AtenCall& call) {
+  Values parts = call.Tensors("tensors");
+  for (Value*& part : parts) {
+    if (RankOf(part) < 2) {
+      part = call.b().Reshape(part, {part->type().num_elements(), 1});
+    }
+  }
+  return Joined(call, std::move(parts), 1);
+}
+
+// Matrices along a diagonal, zeros elsewhere.
+Values BlockDiagonal(AtenCall& call) {
+  Builder& b = call.b();
+  Values parts = call.Tensors("tensors");
+  int64_t width = 0;
+  for (Value*& part : parts) {
+    part = AtLeast<2>(b, part);
+    if (RankOf(part) != 2) call.Throw("expected matrices");
+    width += ShapeOf(part)[1];
+  }
+  int64_t left = 0;
+  for (Value*& part : parts) {
+    const int64_t own = ShapeOf(part)[1];
+    part = b.Pad(part, {0, left}, {0, width - left - own}, {0, 0}, 0);
+    left += own;
+  }
+  return Joined(call, std::move(parts), 0);
+}
+
+Value* Part(Builder& b, Value* x, size_t dim, int64_t from, int64_t to) {
+  Ints64 start(ShapeOf(x).size(), 0);
+  Ints64 limit = ShapeOf(x);
+  start[dim] = from;
+  limit[dim] = to;
+  return b.Slice(x, std::move(start), std::move(limit));
+}
+
+// Cuts at indices, or into sections of which the first ones are greater.
+Values TensorSplit(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim", 0));
+  const int64_t extent = ShapeOf(x)[dim];
+  Ints64 ends;
+  if (call.Has("indices")) {
+    for (int64_t end : call.Ints("indices")) {
+      ends.push_back(end < 0 ? end + extent : end);
+    }
+    ends.push_back(extent);
+  } else {
+    const int64_t sections = call.Int("sections");
+    if (sections < 1 || sections > extent) {
+      call.Throw(
+          fmt::format("{} sections of {}", sections, ToString(x->type())));
+    }
+    for (int64_t i = 1; i <= sections; ++i) {
+      ends.push_back(extent / sections * i + std::min(i, extent % sections));
+    }
+  }
+  Values parts;
+  int64_t from = 0;
+  for (const int64_t end : ends) {
+    if (end <= from || end > extent) call.Throw("a part without elements");
+    parts.push_back(Part(call.b(), x, dim, from, end));
+    from = end;
+  }
+  return parts;
+}
+
+Values RepeatInterleave(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const int64_t repeats = call.Int("repeats");
+  if (call.Has("output_size")) call.Int("output_size");  // as computed here
+  if (!call.Has("dim")) x = b.Reshape(x, {x->type().num_elements()});
+  const int64_t dim = call.Has("dim") ? DimArgument(call, x, "dim") : 0;
+  const auto at = static_cast<size_t>(dim);
+  const Shape own = ShapeOf(x);
+  if (repeats < 1 || repeats > ir::kMaxElements / own.at(at)) {
+    call.Throw(fmt::format("{} repeats", repeats));
+  }
+  Shape shape = own;
+  shape.insert(shape.begin() + dim + 1, repeats);
+  Ints64 dims;
+  for (int64_t d = 0; d < RankOf(x); ++d) dims.push_back(d > dim ? d + 1 : d);
+  x = b.Broadcast(x, shape, dims);
+  shape = own;
+  shape[at] *= repeats;
+  return {b.Reshape(x, shape)};
+}
+
+Values MoveDim(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  Ints64 from = call.Ints("source");
+  Ints64 to = call.Ints("destination");
+  if (from.size() != to.size()) call.Throw("expected as many destinations");
+  for (int64_t& dim : from) dim = DimOf(call, dim, RankOf(x));
+  for (int64_t& dim : to) dim = DimOf(call, dim, RankOf(x));
+  Ints64 order(ShapeOf(x).size(), -1);
+  for (size_t i = 0; i < from.size(); ++i) {
+    order[static_cast<size_t>(to[i])] = from[i];
+  }
+  int64_t next = 0;
+  for (int64_t& dim : order) {
+    if (dim >= 0) continue;
+    while (std::find(from.begin(), from.end(), next) != from.end()) ++next;
+    dim = next++;
+  }
+  return {call.b().Transpose(x, order)};
+}
+
+Values MatrixTranspose(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  CheckRank(call, x, 2);
+  return {WithLast(call.b(), x, RankOf(x) - 1, RankOf(x) - 2)};
+}
+
+// The rows and columns of a triangle, i64 [2, elements].
+template <bool kLower>
+Values TriangleIndices(AtenCall& call) {
+  const int64_t rows = call.Int("row");
+  const int64_t columns = call.Int("col");
+  const int64_t offset = call.Int("offset", 0);
+  constexpr int64_t kMost = 1 << 22;
+  if (rows < 1 || columns < 1 || rows > kMost / columns) {
+    call.Throw(fmt::format("a triangle of {} by {}", rows, columns));
+  }
+  std::vector<double> indices, of_columns;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      if (kLower ? c - r > offset : c - r < offset) continue;
+      indices.push_back(static_cast<double>(r));
+      of_columns.push_back(static_cast<double>(c));
+    }
+  }
+  if (indices.empty()) call.Throw("a triangle without elements");
+  const auto count = static_cast<int64_t>(indices.size());
+  indices.insert(indices.end(), of_columns.begin(), of_columns.end());
+  return {call.b().Constant(call.DType(DType::kI64), {2, count},
+                            std::move(indices))};
+}
+
+constexpr AtenOp kRearrangedOps[] = {
+    {"atleast_1d.default", AtLeastRank<1>},
+    {"atleast_2d.default", AtLeastRank<2>},
+    {"atleast_3d.default", AtLeastRank<3>},
+    {"block_diag.default", BlockDiagonal},
+    {"channel_shuffle.default", ChannelShuffle},
+    {"col2im.default", ColumnsToImage},
+    {"column_stack.default", ColumnStack},
+    {"diag_embed.default", DiagonalEmbedding},
+    {"diag.default", Diag},
+    {"diagonal.default", Diagonal},
+    {"diagonal_copy.default", Diagonal},
+    {"dstack.default", StackAlong<3>},
+    {"hstack.default", StackAlong<1>},
+    {"im2col.default", ImageToColumns},
+    {"mT.default", MatrixTranspose},
+    {"moveaxis.int", MoveDim},
+    {"moveaxis.intlist", MoveDim},
+    {"movedim.int", MoveDim},
+    {"movedim.intlist", MoveDim},
+    {"pixel_shuffle.default", PixelShuffle<true>},
+    {"pixel_unshuffle.default", PixelShuffle<false>},
+    {"repeat_interleave.self_int", RepeatInterleave},
+    {"tensor_split.indices", TensorSplit},
+    {"tensor_split.sections", TensorSplit},
+    {"trace.default", Trace},
+    {"tril_indices.default", TriangleIndices<true>},
+    {"triu_indices.default", TriangleIndices<false>},
+    {"unfold.default", Unfold},
+    {"vstack.default", StackAlong<2>},
+};
+
+}  // namespace
+
+std::span<const AtenOp> AtenRearrangedOps() { return kRearrangedOps; }
+
+}  // namespace fusor::models

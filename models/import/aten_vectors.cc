@@ -1,0 +1,346 @@
+// Norms, distances and products of vectors and matrices, order statistics.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+
+#include "models/functions.h"
+#include "models/import/aten_ops.h"
+
+namespace fusor::models {
+
+using ir::Builder;
+using ir::DType;
+using ir::Shape;
+using ir::Value;
+
+namespace {
+
+using Values = std::vector<Value*>;
+using Dims = std::vector<int64_t>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Returns the square root of x >= 0. The gradient at 0 is 0, as in PyTorch's
+// norms, and not 0 / 0.
+Value* RootOf(Builder& b, Value* x) {
+  Value* none = b.Compare("eq", x, 0.0);
+  Value* root = b.Sqrt(b.Select(none, b.ScalarLike(x, 1), x));
+  return b.Select(none, b.Zeros(x->type()), root);
+}
+
+// Returns (sum |x|^p)^(1/p); for infinities the extremum, for 0 the number of
+// elements that are not 0.
+Value* NormOf(Builder& b, Value* x, double p, const Dims& dims, bool keep) {
+  Value* size = b.Abs(x);
+  if (p == kInfinity) return b.ReduceMax(size, dims, keep);
+  if (p == -kInfinity) return b.ReduceMin(size, dims, keep);
+  if (p == 0) {
+    return b.ReduceSum(b.Cast(b.Compare("ne", x, 0.0), x->type().dtype), dims,
+                       keep);
+  }
+  if (p == 1) return b.ReduceSum(size, dims, keep);
+  if (p == 2) return RootOf(b, b.ReduceSum(b.Times(x, x), dims, keep));
+  // Powers of 0 have no gradient.
+  Value* none = b.Compare("eq", size, 0.0);
+  Value* base = b.Select(none, b.ScalarLike(size, 1), size);
+  Value* power = b.Pow(base, b.ScalarLike(base, p));
+  const double of_zero = p > 0 ? 0 : kInfinity;
+  power = b.Select(none, b.ScalarLike(power, of_zero), power);
+  Value* sum = b.ReduceSum(power, dims, keep);
+  none = b.Compare("eq", sum, 0.0);
+  base = b.Select(none, b.ScalarLike(sum, 1), sum);
+  Value* root = b.Pow(base, b.ScalarLike(base, 1 / p));
+  return b.Select(none, b.Zeros(root->type()), root);
+}
+
+Values VectorNorm(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  x = call.b().Cast(x, call.DType(x->type().dtype));
+  const char* name = call.Has("ord") ? "ord" : "p";
+  return {NormOf(call.b(), x, call.Number(name, 2), ReducedDims(call, x),
+                 call.Bool("keepdim", false))};
+}
+
+// A norm of vectors, if dimensions or no order are given.
+Values LinalgNorm(AtenCall& call) {
+  const Value* x = call.Tensor("self");
+  const bool vectors = !call.Has("ord") || RankOf(x) == 1 ||
+                       (call.Has("dim") && call.Ints("dim").size() == 1);
+  if (!vectors) call.Throw("norms of matrices are not supported");
+  return VectorNorm(call);
+}
+
+Values PairwiseDistance(AtenCall& call) {
+  Builder& b = call.b();
+  Value* difference = b.Minus(call.Tensor("x1"), call.Tensor("x2"));
+  difference = b.Plus(difference, call.Number("eps", 1e-6));
+  return {NormOf(b, difference, call.Number("p", 2), {RankOf(difference) - 1},
+                 call.Bool("keepdim", false))};
+}
+
+Values Distance(AtenCall& call) {
+  Builder& b = call.b();
+  Value* difference = b.Minus(call.Tensor("self"), call.Tensor("other"));
+  Dims dims(static_cast<size_t>(RankOf(difference)));
+  std::iota(dims.begin(), dims.end(), 0);
+  return {NormOf(b, difference, call.Number("p", 2), dims, /*keep=*/false)};
+}
+
+// The distance of each row of x1 [.., M, D] from each row of x2 [.., N, D].
+Values Distances(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("x1");
+  Value* y = call.Tensor("x2");
+  if (call.Has("compute_mode")) call.Int("compute_mode");  // how, not what
+  if (RankOf(x) < 2 || RankOf(y) < 2) call.Throw("expected matrices");
+  const auto widened = [&](Value* of, int64_t before) {
+    Shape shape = ShapeOf(of);
+    shape.insert(shape.end() - before, 1);
+    return b.Reshape(of, shape);
+  };
+  Value* difference = b.Minus(widened(x, 1), widened(y, 2));
+  return {NormOf(b, difference, call.Number("p", 2), {RankOf(difference) - 1},
+                 /*keep=*/false)};
+}
+
+// --- Products ----------------------------------------------------------------
+
+// Sums over the last dimension of both.
+Values Inner(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Value* y = call.Tensor("other");
+  if (RankOf(x) == 0 || RankOf(y) == 0) return {b.Times(x, y)};
+  const int64_t k = ShapeOf(x).back();
+  Value* product = b.Matmul(b.Reshape(x, {x->type().num_elements() / k, k}),
+                            b.Reshape(y, {y->type().num_elements() / k, k}),
+                            false, /*transpose_b=*/true);
+  Shape shape(ShapeOf(x).begin(), ShapeOf(x).end() - 1);
+  shape.insert(shape.end(), ShapeOf(y).begin(), ShapeOf(y).end() - 1);
+  return {b.Reshape(product, shape)};
+}
+
+// Sums over the named dimensions of both.
+Values TensorDot(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Value* y = call.Tensor("other");
+  Dims of_x = call.Ints("dims_self");
+  Dims of_y = call.Ints("dims_other");
+  if (of_x.size() != of_y.size()) call.Throw("expected as many dims_other");
+  Shape shape;
+  int64_t k = 1;
+  const auto order = [&](const Value* of, Dims& summed, bool last) {
+    for (int64_t& dim : summed) dim = DimOf(call, dim, RankOf(of));
+    Dims kept;
+    for (int64_t d = 0; d < RankOf(of); ++d) {
+      if (std::find(summed.begin(), summed.end(), d) != summed.end()) continue;
+      kept.push_back(d);
+      shape.push_back(ShapeOf(of)[static_cast<size_t>(d)]);
+    }
+    kept.insert(last ? kept.end() : kept.begin(), summed.begin(), summed.end());
+    return kept;
+  };
+  x = b.Transpose(x, order(x, of_x, /*last=*/true));
+  for (const int64_t dim : of_x) {
+    k *= ShapeOf(call.Tensor("self"))[static_cast<size_t>(dim)];
+  }
+  y = b.Transpose(y, order(y, of_y, /*last=*/false));
+  Value* product = b.Matmul(b.Reshape(x, {x->type().num_elements() / k, k}),
+                            b.Reshape(y, {k, y->type().num_elements() / k}));
+  return {b.Reshape(product, shape)};
+}
+
+// Blocks of y, multiplied by the elements of x.
+Values Kronecker(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Value* y = call.Tensor("other");
+  const size_t rank = std::max(ShapeOf(x).size(), ShapeOf(y).size());
+  const auto padded = [&](Value* of) {
+    Shape shape(rank - ShapeOf(of).size(), 1);
+    shape.insert(shape.end(), ShapeOf(of).begin(), ShapeOf(of).end());
+    return shape;
+  };
+  Shape left, right, merged;
+  for (size_t d = 0; d < rank; ++d) {
+    left.insert(left.end(), {padded(x)[d], 1});
+    right.insert(right.end(), {1, padded(y)[d]});
+    merged.push_back(padded(x)[d] * padded(y)[d]);
+  }
+  return {b.Reshape(b.Times(b.Reshape(x, left), b.Reshape(y, right)), merged)};
+}
+
+// beta self + alpha vec1 vec2^T
+Values AddOuter(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("vec1");
+  Value* y = call.Tensor("vec2");
+  if (RankOf(x) != 1 || RankOf(y) != 1) call.Throw("expected vectors");
+  Value* product = b.Times(b.Reshape(x, {ShapeOf(x)[0], 1}), y);
+  return {b.Plus(b.Times(call.Tensor("self"), call.Number("beta", 1)),
+                 b.Times(product, call.Number("alpha", 1)))};
+}
+
+// The cross product of vectors along a dimension of three elements.
+Values Cross(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Value* y = call.Tensor("other");
+  const Value* shape = b.Plus(x, y);  // for its shape only
+  int64_t dim = -1;
+  if (call.Has("dim")) {
+    dim = DimArgument(call, shape, "dim");
+  } else {  // the first one of three elements
+    const Shape& extents = ShapeOf(shape);
+    dim = std::find(extents.begin(), extents.end(), 3) - extents.begin();
+  }
+  if (dim >= RankOf(shape) || ShapeOf(shape)[static_cast<size_t>(dim)] != 3) {
+    call.Throw("expected a dimension of three elements, got " +
+               ToString(shape->type()));
+  }
+  x = b.BroadcastTo(x, ShapeOf(shape));
+  y = b.BroadcastTo(y, ShapeOf(shape));
+  const auto turned = [&](Value* of, std::vector<double> order) {
+    return b.Take(of, b.Constant(DType::kI32, {3}, std::move(order)), dim);
+  };
+  return {b.Minus(b.Times(turned(x, {1, 2, 0}), turned(y, {2, 0, 1})),
+                  b.Times(turned(x, {2, 0, 1}), turned(y, {1, 2, 0})))};
+}
+
+// --- Order statistics, counts and cumulative products ------------------------
+
+// The element of rank k, from 0 for the least one, along a dimension.
+Values OfRank(AtenCall& call, Value* x, int64_t dim, int64_t k) {
+  Builder& b = call.b();
+  const int64_t extent = ShapeOf(x)[static_cast<size_t>(dim)];
+  if (k < 0 || k >= extent || extent > kMostRanked) {
+    call.Throw(fmt::format("rank {} of {}: expected at most {} elements", k + 1,
+                           ToString(x->type()), kMostRanked));
+  }
+  const Ranked ranked = Leading(b, x, dim, k + 1, /*largest=*/false);
+  Shape shape = ShapeOf(x);
+  Dims start(shape.size(), 0);
+  start[static_cast<size_t>(dim)] = k;
+  shape[static_cast<size_t>(dim)] = k + 1;
+  Shape kept = ShapeOf(x);
+  kept[static_cast<size_t>(dim)] = 1;
+  if (!call.Bool("keepdim", false)) kept.erase(kept.begin() + dim);
+  const auto last = [&](Value* of) {
+    return b.Reshape(b.Slice(of, start, shape), kept);
+  };
+  return {last(ranked.values), last(ranked.indices)};
+}
+
+Values KthValue(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  return OfRank(call, x, DimArgument(call, x, "dim", -1), call.Int("k") - 1);
+}
+
+// The lower one of two middle elements.
+Values Median(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const int64_t dim = DimArgument(call, x, "dim");
+  return OfRank(call, x, dim, (ShapeOf(x)[static_cast<size_t>(dim)] - 1) / 2);
+}
+Values MedianOfAll(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const int64_t count = x->type().num_elements();
+  return {OfRank(call, call.b().Reshape(x, {count}), 0, (count - 1) / 2)[0]};
+}
+
+Values LeastAndGreatest(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const Dims dims = ReducedDims(call, x);
+  const bool keep = call.Bool("keepdim", false);
+  return {b.ReduceMin(x, dims, keep), b.ReduceMax(x, dims, keep)};
+}
+
+Values CountNonzero(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  if (x->type().dtype != DType::kBool) x = b.Compare("ne", x, 0.0);
+  return {b.ReduceSum(b.Cast(x, DType::kI64), ReducedDims(call, x))};
+}
+
+// The sum or mean over all elements but NaN.
+template <bool kMean>
+Values OfNumbersOnly(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = FloatSelf(call);
+  x = b.Cast(x, call.DType(x->type().dtype));
+  Value* number = b.Compare("eq", x, x);
+  const Dims dims = ReducedDims(call, x);
+  const bool keep = call.Bool("keepdim", false);
+  Value* sum = b.ReduceSum(b.Select(number, x, b.ScalarLike(x, 0)), dims, keep);
+  if (!kMean) return {sum};
+  return {
+      b.Divide(sum, b.ReduceSum(b.Cast(number, x->type().dtype), dims, keep))};
+}
+
+Values CumulativeProducts(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const bool integers = !ir::IsFloat(x->type().dtype);
+  x = call.b().Cast(x, call.DType(integers ? DType::kI64 : x->type().dtype));
+  return {CumulativeProduct(call.b(), x, DimArgument(call, x, "dim"), false)};
+}
+
+// The number of sorted boundaries below each value, or up to it.
+Values Search(AtenCall& call) {
+  Builder& b = call.b();
+  const bool buckets = call.Has("boundaries");
+  Value* sorted = call.Tensor(buckets ? "boundaries" : "sorted_sequence");
+  Value* x = call.Tensor("self");
+  bool right = call.Bool("right", false);
+  if (call.Has("side")) right = call.Text("side", "left") == "right";
+  const bool narrow = call.Bool("out_int32", false);
+  if (RankOf(sorted) != 1 || call.Has("sorter")) {
+    call.Throw("expected a sorted vector, got " + ToString(sorted->type()));
+  }
+  Shape shape = ShapeOf(x);
+  shape.push_back(ShapeOf(sorted)[0]);
+  Dims dims(ShapeOf(x).size());
+  std::iota(dims.begin(), dims.end(), 0);
+  const DType dtype = Promote(x, sorted);
+  Value* below =
+      b.Compare(right ? "le" : "lt",
+                b.Broadcast(b.Cast(sorted, dtype), shape, {RankOf(x)}),
+                b.Broadcast(b.Cast(x, dtype), shape, dims));
+  Value* count = b.ReduceSum(b.Cast(below, DType::kI64), {RankOf(x)});
+  return {b.Cast(count, narrow ? DType::kI32 : DType::kI64)};
+}
+
+constexpr AtenOp kVectorOps[] = {
+    {"addr.default", AddOuter},
+    {"aminmax.default", LeastAndGreatest},
+    {"bucketize.Tensor", Search},
+    {"cdist.default", Distances},
+    {"count_nonzero.default", CountNonzero},
+    {"count_nonzero.dim_IntList", CountNonzero},
+    {"cross.default", Cross},
+    {"cumprod.default", CumulativeProducts},
+    {"dist.default", Distance},
+    {"inner.default", Inner},
+    {"kron.default", Kronecker},
+    {"kthvalue.default", KthValue},
+    {"linalg_cross.default", Cross},
+    {"linalg_norm.default", LinalgNorm},
+    {"linalg_vector_norm.default", VectorNorm},
+    {"median.default", MedianOfAll},
+    {"median.dim", Median},
+    {"nanmean.default", OfNumbersOnly<true>},
+    {"nansum.default", OfNumbersOnly<false>},
+    {"pairwise_distance.default", PairwiseDistance},
+    {"searchsorted.Tensor", Search},
+    {"tensordot.default", TensorDot},
+};
+
+}  // namespace
+
+std::span<const AtenOp> AtenVectorOps() { return kVectorOps; }
+
+}  // namespace fusor::models
