@@ -50,6 +50,12 @@ struct BatchNormResult {
   Value* variance;  // [C], biased, of this batch
 };
 
+// The losses of labels, already weighted, and the weights.
+struct WeightedLosses {
+  Value* losses;
+  Value* weights;
+};
+
 struct CrossEntropyOptions {
   double label_smoothing = 0;  // in [0, 1)
 };
@@ -368,6 +374,14 @@ class Builder {
   // outside [0, C) makes its loss and gradient NaN.
   Value* CrossEntropy(Value* logits, Value* labels,
                       const CrossEntropyOptions& options, Where at = {});
+  // log_p [N,C,..], integer labels [N,..] -> -log_p of each label, times the
+  // weight of the label: 1, or that of its class in class_weights [C], unless
+  // null. The label `ignored` has the weight and loss 0. A label outside [0, C)
+  // makes both NaN.
+  WeightedLosses NegativeLogLikelihood(Value* log_p, Value* labels,
+                                       Value* class_weights,
+                                       std::optional<int64_t> ignored,
+                                       Where at = {});
   // logits [N,C,..], labels i32 [N,..] -> f32 [N,..]: 1 if fewer than k classes
   // rank above the label, by a greater logit or an equal one of lower index. A
   // NaN at the label gives 0.

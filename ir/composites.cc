@@ -362,6 +362,44 @@ Value* Builder::CrossEntropy(Value* logits, Value* labels,
   return Times(Minus(log_sum, own), factor);
 }
 
+WeightedLosses Builder::NegativeLogLikelihood(Value* log_p, Value* labels,
+                                              Value* class_weights,
+                                              std::optional<int64_t> ignored,
+                                              Where at) {
+  const Layer layer(*this, at);
+  CheckValues("negative_log_likelihood", {log_p, labels}, at);
+  const Shape& shape = log_p->type().shape;
+  const TensorType& labels_type = labels->type();
+  FUSOR_CHECK(
+      shape.size() >= 2 && labels_type.shape == WithoutClasses(shape) &&
+          !IsFloat(labels_type.dtype),
+      kGraph,
+      "negative log-likelihood of {} and {}{}: expected [N,C,..] and integers "
+      "[N,..]",
+      ToString(log_p->type()), ToString(labels_type), AtLocation(Here(at)));
+  const DType dtype = log_p->type().dtype;
+  const Shape classes{shape[1]};
+  if (class_weights == nullptr) class_weights = Constant(dtype, classes, {1});
+  FUSOR_CHECK(class_weights->type().shape == classes, kGraph,
+              "class weights of {}{}: expected [{}], got {}",
+              ToString(log_p->type()), AtLocation(Here(at)), shape[1],
+              ToString(class_weights->type()));
+  Value* label = Cast(labels, DType::kI64);
+  Value* counts = nullptr;
+  if (ignored) {
+    counts = Compare("ne", label, static_cast<double>(*ignored));
+    label = Select(counts, label, ScalarLike(label, 0));
+  }
+  Value* hit = Compare("eq", Iota(DType::kI64, shape, 1),
+                       Broadcast(label, shape, DimsExceptClasses(shape)));
+  Value* own = ReduceSum(Select(hit, log_p, Zeros(log_p->type())), {1});
+  Value* weights = Take(class_weights, label, 0);
+  Value* losses = Neg(Times(own, weights));
+  if (counts == nullptr) return {losses, weights};
+  return {Select(counts, losses, Zeros(losses->type())),
+          Select(counts, weights, Zeros(weights->type()))};
+}
+
 Value* Builder::TopKCorrect(Value* logits, Value* labels, int64_t k, Where at) {
   const Layer layer(*this, at);
   CheckValues("top_k_correct", {logits, labels}, at);

@@ -432,59 +432,6 @@ Values LogSumExp(AtenCall& call) {
   return {b.Plus(b.Log(sum), b.Reshape(peak, ShapeOf(sum)))};
 }
 
-// Computes losses of logits [N,C,..] and classes [N,..].
-Values CrossEntropyLoss(AtenCall& call) {
-  Builder& b = call.b();
-  Value* x = call.Tensor("self");
-  Value* target = call.Tensor("target");
-  if (RankOf(x) < 2 || ir::IsFloat(target->type().dtype)) {
-    call.Throw("expected logits [N,C,..] and classes [N,..]");
-  }
-  if (call.Has("weight")) call.Throw("weight: expected None");
-  const Shape shape = ShapeOf(target);
-  const int64_t classes = ShapeOf(x)[1];
-  std::vector<int64_t> order;  // classes last
-  for (int64_t i = 0; i < RankOf(x); ++i) {
-    if (i != 1) order.push_back(i);
-  }
-  order.push_back(1);
-  const int64_t count = target->type().num_elements();
-  x = b.Reshape(b.Transpose(x, order), {count, classes});
-  target = b.Reshape(target, {count});
-  const auto ignored = static_cast<double>(call.Int("ignore_index", -100));
-  Value* counts = b.Compare("ne", target, ignored);
-  Value* known = b.Select(counts, target, b.Zeros(target->type()));
-  Value* losses =
-      b.CrossEntropy(x, b.Cast(known, DType::kI32),
-                     {.label_smoothing = call.Number("label_smoothing", 0)});
-  losses = b.Select(counts, losses, b.Zeros(losses->type()));
-  const int64_t reduction = call.Int("reduction", 1);
-  if (reduction == 0) return {b.Reshape(losses, shape)};
-  Value* sum = b.ReduceSum(losses, {0});
-  if (reduction == 2) return {sum};
-  return {
-      b.Divide(sum, b.ReduceSum(b.Cast(counts, losses->type().dtype), {0}))};
-}
-
-Value* Reduced(AtenCall& call, Value* losses) {
-  const int64_t reduction = call.Int("reduction", 1);
-  if (reduction == 0 || RankOf(losses) == 0) return losses;
-  std::vector<int64_t> dims(static_cast<size_t>(RankOf(losses)));
-  std::iota(dims.begin(), dims.end(), 0);
-  return reduction == 1 ? call.b().ReduceMean(losses, dims)
-                        : call.b().ReduceSum(losses, dims);
-}
-Values MseLoss(AtenCall& call) {
-  Builder& b = call.b();
-  Value* error = b.Minus(call.Tensor("self"), call.Tensor("target"));
-  return {Reduced(call, b.Times(error, error))};
-}
-Values L1Loss(AtenCall& call) {
-  Builder& b = call.b();
-  return {Reduced(call,
-                  b.Abs(b.Minus(call.Tensor("self"), call.Tensor("target"))))};
-}
-
 // A scalar is a row of one element.
 template <Value* (Builder::*function)(Value*, int64_t, ir::Where)>
 Values Normalized(AtenCall& call) {
@@ -514,17 +461,14 @@ constexpr AtenOp kLayersOps[] = {
     {"batch_norm.default", BatchNorm},
     {"bilinear.default", Bilinear},
     {"bmm.default", Matmul<kMat2>},
-    {"cross_entropy_loss.default", CrossEntropyLoss},
     {"dot.default", Matmul<kTensor>},
     {"einsum.default", Einsum},
     {"group_norm.default", GroupNorm},
     {"instance_norm.default", InstanceNorm},
-    {"l1_loss.default", L1Loss},
     {"layer_norm.default", LayerNorm},
     {"linear.default", Linear},
     {"matmul.default", Matmul<kOther>},
     {"mm.default", Matmul<kMat2>},
-    {"mse_loss.default", MseLoss},
     {"mv.default", Matmul<kVec>},
     {"native_group_norm.default", First<NativeGroupNorm, 2>},
     {"native_layer_norm.default", First<LayerNorm, 2>},

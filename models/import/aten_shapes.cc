@@ -330,6 +330,26 @@ Values Meshgrid(AtenCall& call) {
   return grids;
 }
 
+// Broadcasts all tensors to their common shape (numpy's rule).
+Values BroadcastTensors(AtenCall& call) {
+  Values tensors = call.Tensors("tensors");
+  Shape common;
+  for (const Value* tensor : tensors) {
+    const Shape& shape = ShapeOf(tensor);
+    if (shape.size() > common.size()) {
+      common.insert(common.begin(), shape.size() - common.size(), 1);
+    }
+    const size_t added = common.size() - shape.size();
+    for (size_t i = 0; i < shape.size(); ++i) {
+      if (common[added + i] == 1) common[added + i] = shape[i];
+    }
+  }
+  for (Value*& tensor : tensors) {
+    tensor = call.b().BroadcastTo(tensor, common);
+  }
+  return tensors;
+}
+
 // Operands of rank 1 and extent 0 are skipped in PyTorch; they can't exist.
 Values Cat(AtenCall& call) {
   Values parts = call.Tensors("tensors");
@@ -577,6 +597,7 @@ constexpr AtenOp kShapesOps[] = {
     {"chunk.default", Split, kView, WriteSplit},
     {"contiguous.default", Same, kMaybeView, WriteSame},
     {"detach.default", Detach, kView},
+    {"broadcast_tensors.default", BroadcastTensors, kMaybeView},
     {"broadcast_to.default", Expand, kView},
     {"expand.default", Expand, kView},
     {"expand_as.default", Expand, kView},

@@ -381,7 +381,7 @@ class GraphBuilder {
       Define(names[i], results[i]);
       if (op->memory == AtenMemory::kNew) continue;
       Tensor& tensor = tensors_.back();
-      tensor.base = Id(Target(node));
+      tensor.base = Id(Target(node, i));
       tensor.base_version = tensors_[tensor.base].version;
       tensor.node = &node;
       tensor.op = op;
@@ -389,10 +389,19 @@ class GraphBuilder {
     }
   }
 
-  // The tensor that an operator views or writes.
-  static std::string Target(const TorchNode& node) {
-    const std::string self = TensorName(node, "self");
-    return self.empty() ? TensorName(node, "input") : self;
+  // The tensor that an operator writes or that its result `index` views.
+  static std::string Target(const TorchNode& node, size_t index = 0) {
+    for (const char* argument : {"self", "input"}) {
+      const std::string name = TensorName(node, argument);
+      if (!name.empty()) return name;
+    }
+    // A list has one result per tensor.
+    for (const TorchArgument& input : node.inputs) {
+      if (input.name != "tensors" || index >= input.items.size()) continue;
+      const auto* tensor = std::get_if<TorchTensor>(&input.items[index]);
+      if (tensor != nullptr) return tensor->name;
+    }
+    return "";
   }
 
   static std::vector<std::string> ResultNames(const TorchNode& node) {

@@ -1,4 +1,4 @@
-#include <numeric>
+#include <optional>
 #include <string>
 
 #include "models/onnx/onnx_ops.h"
@@ -19,35 +19,19 @@ Value* NegativeLogLikelihood(OnnxCall& call, Value* log_probabilities) {
   Value* target = call.Tensor(1);
   const std::string reduction =
       call.Choice("reduction", {"mean", "sum", "none"});
-  Shape shape = ShapeOf(target);
-  if (RankOf(log_probabilities) != RankOf(target) + 1 || shape.empty()) {
+  if (RankOf(log_probabilities) != RankOf(target) + 1 || RankOf(target) == 0) {
     call.Throw(fmt::format("{} and {}: expected [N,C,..] and [N,..]",
                            ToString(log_probabilities->type()),
                            ToString(target->type())));
   }
-  target = b.Cast(target, DType::kI64);
-  const DType dtype = log_probabilities->type().dtype;
-  Value* weight = b.Constant(dtype, shape, {1});
-  Value* counts = nullptr;
-  if (call.HasAttribute("ignore_index")) {
-    const int64_t ignored = call.Int("ignore_index");
-    counts = b.Compare("ne", target, static_cast<double>(ignored));
-    target = b.Select(counts, target, b.ScalarLike(target, 0));
-  }
-  if (Value* classes = call.OptionalTensor(2); classes != nullptr) {
-    weight = b.Take(classes, target, 0);
-  }
-  if (counts != nullptr) {
-    weight = b.Select(counts, weight, b.ScalarLike(weight, 0));
-  }
-  Shape index = shape;
-  index.insert(index.begin() + 1, 1);
-  Value* picked = b.TakeAlong(log_probabilities, b.Reshape(target, index), 1);
-  Value* losses = b.Neg(b.Times(b.Reshape(picked, shape), weight));
+  std::optional<int64_t> ignored;
+  if (call.HasAttribute("ignore_index")) ignored = call.Int("ignore_index");
+  const auto [losses, weights] = b.NegativeLogLikelihood(
+      log_probabilities, target, call.OptionalTensor(2), ignored);
   if (reduction == "none") return losses;
   const std::vector<int64_t> all = AllAxes(RankOf(losses));
   Value* sum = b.ReduceSum(losses, all);
-  return reduction == "sum" ? sum : b.Divide(sum, b.ReduceSum(weight, all));
+  return reduction == "sum" ? sum : b.Divide(sum, b.ReduceSum(weights, all));
 }
 
 OnnxResults NegativeLogLikelihoodLoss(OnnxCall& call) {

@@ -300,6 +300,65 @@ class Recurrent(nn.Module):
         return y, cell, last
 
 
+class Losses(nn.Module):
+    """Computes losses of all kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.rand(5) + 0.5)
+        self.register_buffer("sign", torch.randn(4, 5).sign())
+
+    def of_values(self, x, y):
+        return (F.mse_loss(x, y), F.l1_loss(x, y[:1], reduction="none"),
+                F.smooth_l1_loss(x, y, beta=0.5),
+                F.huber_loss(x, y, reduction="sum", delta=0.7))
+
+    def of_probabilities(self, x, y):
+        p = torch.sigmoid(y)
+        log_p = F.log_softmax(x, 1)
+        return (F.binary_cross_entropy(torch.sigmoid(x), p, self.weight),
+                F.binary_cross_entropy_with_logits(
+                    x, p, self.weight, pos_weight=self.weight),
+                F.multilabel_soft_margin_loss(x, p, reduction="none"),
+                F.kl_div(log_p, p, reduction="batchmean"),
+                F.kl_div(log_p, y, reduction="none", log_target=True),
+                F.poisson_nll_loss(x, 4 * p, full=True),
+                F.poisson_nll_loss(x.exp(), p, log_input=False))
+
+    def of_margins(self, x, y, labels, several):
+        return (F.hinge_embedding_loss(x, self.sign),
+                F.margin_ranking_loss(x, y, self.sign, margin=0.1),
+                F.soft_margin_loss(x, self.sign, reduction="none"),
+                F.cosine_embedding_loss(x, y, self.sign[:, 0], margin=-0.2),
+                F.triplet_margin_loss(x, y, y.flip(0), swap=True),
+                F.triplet_margin_loss(x, y, y.flip(1), p=3, reduction="none"),
+                F.multi_margin_loss(x, labels, p=2, weight=self.weight),
+                F.multilabel_margin_loss(x, several, reduction="none"))
+
+    def of_classes(self, x, y, labels):
+        options = {"weight": self.weight, "label_smoothing": 0.1}
+        return (F.nll_loss(F.log_softmax(x, 1), labels, self.weight,
+                           ignore_index=2),
+                F.cross_entropy(x, labels, **options, ignore_index=2),
+                F.cross_entropy(x, F.softmax(y, 1), **options),
+                F.cross_entropy(x.view(2, 5, 2), labels.view(2, 2),
+                                reduction="none"),
+                F.cross_entropy(x[0], labels[0], reduction="sum"))
+
+    def forward(self, x, y, labels, several):
+        return (*self.of_values(x, y), *self.of_probabilities(x, y),
+                *self.of_margins(x, y, labels, several),
+                *self.of_classes(x, y, labels))
+
+
+def losses_inputs(generator):
+    several = generator.permuted(np.tile(np.arange(5), (4, 1)), axis=1)
+    several[:2, 2] = -1
+    return {"x": generator.standard_normal((4, 5)).astype(np.float32),
+            "y": generator.standard_normal((4, 5)).astype(np.float32),
+            "labels": np.array([3, 2, 0, 4]), "several": several}
+
+
 def recurrent_inputs(generator):
     return {"x": generator.standard_normal((2, 5, 3)).astype(np.float32),
             "state": generator.standard_normal((1, 2, 3)).astype(np.float32)}
@@ -330,7 +389,8 @@ PROGRAMS = {"language": (Language, language_inputs),
             "recurrent": (Recurrent, recurrent_inputs),
             "functions": (Functions, functions_inputs),
             "places": (Places, functions_inputs),
-            "cells": (Cells, cells_inputs)}
+            "cells": (Cells, cells_inputs),
+            "losses": (Losses, losses_inputs)}
 
 
 class Pixels(nn.Module):

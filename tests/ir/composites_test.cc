@@ -23,6 +23,7 @@ using test::Program;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsNan;
 
 TEST(Composite, LinearMultipliesByTheTransposedWeight) {
   Program p;
@@ -351,6 +352,30 @@ TEST(Composite, CrossEntropyRejectsWrongOperands) {
   EXPECT_THROW(p.b.CrossEntropy(logits, logits, {}), Error);
   Value* labels = p.In(MakeTensor({DType::kI32, {3}, {}}, {0, 1, 2}));
   EXPECT_THROW(p.b.CrossEntropy(logits, labels, {.label_smoothing = 1}), Error);
+}
+
+// Class 1 has probability 0 and is ignored at first.
+TEST(Composite, NegativeLogLikelihoodWeighsLabels) {
+  Program p;
+  std::vector<double> rows;
+  for (const double first : {0, -1, -2, -3}) {
+    rows.insert(rows.end(), {first, -INFINITY, -3});
+  }
+  Value* log_p = p.In(MakeTensor(F64({4, 3}), rows));
+  Value* labels = p.In(MakeTensor({DType::kI64, {4}, {}}, {2, 0, 1, 3}));
+  Value* class_weights = p.In(MakeTensor(F64({3}), {5, 6, 7}));
+  const auto plain =
+      p.b.NegativeLogLikelihood(log_p, labels, /*class_weights=*/nullptr, 1);
+  EXPECT_THAT(p.Run(plain.losses).data, ElementsAre(3, 1, 0, IsNan()));
+  EXPECT_THAT(p.Run(plain.weights).data, ElementsAre(1, 1, 0, IsNan()));
+  const auto weighted =
+      p.b.NegativeLogLikelihood(log_p, labels, class_weights, 1);
+  EXPECT_THAT(p.Run(weighted.losses).data, ElementsAre(21, 5, 0, IsNan()));
+  EXPECT_THAT(p.Run(weighted.weights).data, ElementsAre(7, 5, 0, IsNan()));
+  const auto all = p.b.NegativeLogLikelihood(log_p, labels, class_weights, {});
+  EXPECT_THAT(p.Run(all.losses).data, ElementsAre(21, 5, INFINITY, IsNan()));
+  EXPECT_THROW(p.b.NegativeLogLikelihood(log_p, log_p, nullptr, {}), Error);
+  EXPECT_THROW(p.b.NegativeLogLikelihood(log_p, labels, labels, {}), Error);
 }
 
 TEST(Composite, TopKBreaksTiesByIndexAndNeverFindsNan) {
