@@ -72,6 +72,21 @@ Values LayerNorm(AtenCall& call) {
       Affine(call, "bias", shape, 0), call.Number("eps", 1e-5))};
 }
 
+// Returns the mean and the inverse deviation, too.
+Values NativeLayerNorm(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("input");
+  const auto count = static_cast<int64_t>(call.Ints("normalized_shape").size());
+  std::vector<int64_t> dims(static_cast<size_t>(count));
+  std::iota(dims.begin(), dims.end(), RankOf(x) - count);
+  Value* y = LayerNorm(call)[0];
+  Value* mean = b.ReduceMean(x, dims, /*keepdim=*/true);
+  Value* centred = b.Minus(x, mean);
+  Value* variance =
+      b.ReduceMean(b.Times(centred, centred), dims, /*keepdim=*/true);
+  return {y, mean, b.Rsqrt(b.Plus(variance, call.Number("eps", 1e-5)))};
+}
+
 // Normalises each of `groups` groups of channels of each sample by itself.
 Values NormalizeGroups(AtenCall& call, int64_t groups) {
   Builder& b = call.b();
@@ -471,7 +486,7 @@ constexpr AtenOp kLayersOps[] = {
     {"mm.default", Matmul<kMat2>},
     {"mv.default", Matmul<kVec>},
     {"native_group_norm.default", First<NativeGroupNorm, 2>},
-    {"native_layer_norm.default", First<LayerNorm, 2>},
+    {"native_layer_norm.default", NativeLayerNorm},
     {"_native_batch_norm_legit_functional.default", First<BatchNorm, 4>},
     {"_native_batch_norm_legit_no_training.default", First<BatchNorm, 2>},
     {"rms_norm.default", RmsNorm},
