@@ -44,6 +44,26 @@ struct Pool2dOptions {
   bool count_include_pad = true;  // average pooling only, PyTorch's default
 };
 
+// Windows of pooling over the spatial dimensions of x [N,C,..], one entry each.
+struct PoolOptions {
+  std::vector<int64_t> window, stride;
+  std::vector<int64_t> pad,
+      far_pad;  // before the first element, after the last
+  std::vector<int64_t> dilation;
+  // Rounds the number of windows up. As in PyTorch, the last one starts inside
+  // x or the padding before it.
+  bool ceil_mode = false;
+  // Averages only. Without a divisor (0) they divide by the number of elements
+  // inside x, or inside its padding if that is included.
+  bool count_include_pad = true;
+  double divisor = 0;
+};
+
+struct MaxPoolResult {
+  Value* y;
+  Value* index;  // i64, or null
+};
+
 struct BatchNormResult {
   Value* y;
   Value* mean;      // [C], of this batch
@@ -326,8 +346,18 @@ class Builder {
   // x [N,C,D,H,W], weight [O,C/groups,KD,KH,KW], bias [O] or null.
   Value* Conv3d(Value* x, Value* weight, Value* bias,
                 const Conv3dOptions& options, Where at = {});
+  // The same as ConvTranspose2d: x [N,I,D,H,W], weight [I,O/groups,KD,KH,KW].
+  Value* ConvTranspose3d(Value* x, Value* weight, Value* bias,
+                         const Conv3dOptions& options,
+                         const std::array<int64_t, 3>& extra = {0, 0, 0},
+                         Where at = {});
   Value* MaxPool2d(Value* x, const Pool2dOptions& options, Where at = {});
   Value* AvgPool2d(Value* x, const Pool2dOptions& options, Where at = {});
+  // Pools x [N,C,..] of any rank. `with_index`: returns the position of each
+  // maximum, the first of equal ones, in the row-major image.
+  MaxPoolResult MaxPool(Value* x, const PoolOptions& options,
+                        bool with_index = false, Where at = {});
+  Value* AvgPool(Value* x, const PoolOptions& options, Where at = {});
 
   // --- Composites ------------------------------------------------------------
   // Returns y, computed from xs by any ops, and gives it a gradient of its own.
@@ -345,6 +375,7 @@ class Builder {
   Value* Clamp(Value* x, double low, double high, Where at = {});
   // Clamps x to [0, 6]. As in PyTorch, the gradient at the limits is 0.
   Value* Relu6(Value* x, Where at = {});
+  Value* Sign(Value* x, Where at = {});  // -1, 0 or 1; its gradient is 0
   Value* Sigmoid(Value* x, Where at = {});
   Value* Silu(Value* x, Where at = {});  // x sigmoid(x)
   // Computes log(1 + exp(beta x)) / beta without overflow.
@@ -370,6 +401,15 @@ class Builder {
   // Averages over PyTorch's windows, from floor(i*H/h) to ceil((i+1)*H/h).
   Value* AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
                            Where at = {});
+  // The same for x [N,C,..] of any rank; `out` are the spatial extents.
+  Value* AdaptiveAvgPool(Value* x, const Shape& out, Where at = {});
+  MaxPoolResult AdaptiveMaxPool(Value* x, const Shape& out,
+                                bool with_index = false, Where at = {});
+  // Maxima of windows of one size at random distances. samples [N,C,rank] are
+  // uniform in [0, 1).
+  MaxPoolResult FractionalMaxPool(Value* x, Value* samples,
+                                  const std::vector<int64_t>& window,
+                                  const Shape& out, Where at = {});
   // logits [N,C,..], labels i32 [N,..] -> loss of each label [N,..]. A label
   // outside [0, C) makes its loss and gradient NaN.
   Value* CrossEntropy(Value* logits, Value* labels,

@@ -94,6 +94,16 @@ Value* Builder::Relu6(Value* x, Where at) {
 
 // Uses only exp(-|x|) <= 1, which does not overflow. The gradient needs only
 // the result: the backward pass reads nothing else.
+Value* Builder::Sign(Value* x, Where at) {
+  const Layer layer(*this, at);
+  CheckValues("sign", {x}, at);
+  Value* rest = StopGradient(x);  // 0 or NaN
+  if (x->type().dtype != DType::kU8) {
+    rest = Select(Compare("lt", x, 0.0), ScalarLike(x, -1), rest);
+  }
+  return Select(Compare("gt", x, 0.0), ScalarLike(x, 1), rest);
+}
+
 Value* Builder::Sigmoid(Value* x, Where at) {
   const Layer layer(*this, at);
   CheckValues("sigmoid", {x}, at);
@@ -241,73 +251,6 @@ Value* Builder::Dropout(Value* x, double p, Value* key, Value* step, Where at) {
   if (p == 0) return x;
   Value* keep = Compare("ge", Random(key, step, x->type().shape), p);
   return Select(keep, Times(x, 1 / (1 - p)), Zeros(x->type()));
-}
-
-Value* Builder::GlobalAvgPool(Value* x, Where at) {
-  const Layer layer(*this, at);
-  CheckValues("global_avg_pool", {x}, at);
-  CheckRank("global_avg_pool", x, 4, at);
-  return ReduceMean(x, {2, 3});
-}
-
-namespace {
-
-bool Divides(int64_t in, int64_t out) { return in % out == 0; }
-
-// Returns the [in_h*in_w, out_h*out_w] matrix of PyTorch's adaptive windows.
-std::vector<double> AdaptiveMatrix(int64_t in_h, int64_t in_w, int64_t out_h,
-                                   int64_t out_w) {
-  std::vector<double> matrix(in_h * in_w * out_h * out_w, 0);
-  for (int64_t i = 0; i < out_h; ++i) {
-    const int64_t h0 = i * in_h / out_h;
-    const int64_t h1 = ((i + 1) * in_h + out_h - 1) / out_h;
-    for (int64_t j = 0; j < out_w; ++j) {
-      const int64_t w0 = j * in_w / out_w;
-      const int64_t w1 = ((j + 1) * in_w + out_w - 1) / out_w;
-      const double share = 1.0 / static_cast<double>((h1 - h0) * (w1 - w0));
-      for (int64_t h = h0; h < h1; ++h) {
-        for (int64_t w = w0; w < w1; ++w) {
-          matrix[(h * in_w + w) * out_h * out_w + i * out_w + j] = share;
-        }
-      }
-    }
-  }
-  return matrix;
-}
-
-}  // namespace
-
-// Equal windows become an average pool. Overlapping windows become a matmul
-// with a constant matrix over the pixels, which is small in practice.
-Value* Builder::AdaptiveAvgPool2d(Value* x, int64_t out_h, int64_t out_w,
-                                  Where at) {
-  const Layer layer(*this, at);
-  CheckValues("adaptive_avg_pool", {x}, at);
-  CheckRank("adaptive_avg_pool", x, 4, at);
-  FUSOR_CHECK(out_h >= 1 && out_w >= 1, kGraph,
-              "adaptive_avg_pool({}){}: expected a result of 1 or more pixels "
-              "each way, got {} x {}",
-              ToString(x->type()), AtLocation(Here(at)), out_h, out_w);
-  const Shape& s = x->type().shape;
-  if (s[2] == out_h && s[3] == out_w) return x;
-  if (Divides(s[2], out_h) && Divides(s[3], out_w)) {
-    const int64_t h = s[2] / out_h;
-    const int64_t w = s[3] / out_w;
-    return AvgPool2d(
-        x, {.window_h = h, .window_w = w, .stride_h = h, .stride_w = w});
-  }
-  const int64_t in = NumElements({s[2], s[3]});
-  const int64_t out = NumElements({out_h, out_w});
-  constexpr int64_t kMaxMatrix = int64_t{1} << 26;
-  FUSOR_CHECK(NumElements({in, out}) <= kMaxMatrix, kGraph,
-              "adaptive_avg_pool({}){}: {} x {} windows that overlap: expected "
-              "at most {} pairs of a pixel and a window",
-              ToString(x->type()), AtLocation(Here(at)), out_h, out_w,
-              kMaxMatrix);
-  Value* matrix = Constant(x->type().dtype, {in, out},
-                           AdaptiveMatrix(s[2], s[3], out_h, out_w));
-  Value* y = Matmul(Reshape(x, {s[0] * s[1], in}), matrix);
-  return Reshape(y, {s[0], s[1], out_h, out_w});
 }
 
 namespace {

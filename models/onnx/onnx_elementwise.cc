@@ -164,7 +164,7 @@ OnnxResults Round(OnnxCall& call) {
   return {HalfToEven(call.b(), call.Tensor(0))};
 }
 
-OnnxResults Sign(OnnxCall& call) { return {SignOf(call.b(), call.Tensor(0))}; }
+OnnxResults Sign(OnnxCall& call) { return {call.b().Sign(call.Tensor(0))}; }
 
 // --- Trigonometric and hyperbolic functions ----------------------------------
 

@@ -113,13 +113,22 @@ ir::Conv2dOptions ConvOptions(const Window& w, int64_t groups) {
           .groups = groups};
 }
 
-Window ConvWindow(OnnxCall& call, const Value* x, const Value* weight,
-                  int64_t most) {
-  if (RankOf(x) != RankOf(weight) || RankOf(x) < 3 || RankOf(x) > most) {
+ir::Conv3dOptions Conv3dOptions(const Window& w, int64_t groups) {
+  const auto three = [](const Ints& v) {
+    return std::array<int64_t, 3>{v[0], v[1], v[2]};
+  };
+  return {.stride = three(w.stride),
+          .pad = three(w.low),
+          .far_pad = three(w.high),
+          .dilation = three(w.dilation),
+          .groups = groups};
+}
+
+Window ConvWindow(OnnxCall& call, const Value* x, const Value* weight) {
+  if (RankOf(x) != RankOf(weight) || RankOf(x) < 3 || RankOf(x) > 5) {
     call.Throw(
-        fmt::format("{} and {}: expected [N,C,..] and [O,I,..] of rank "
-                    "3 to {}",
-                    ToString(x->type()), ToString(weight->type()), most));
+        fmt::format("{} and {}: expected [N,C,..] and [O,I,..] of rank 3 to 5",
+                    ToString(x->type()), ToString(weight->type())));
   }
   return WindowOf(call, x,
                   {ShapeOf(weight).begin() + 2, ShapeOf(weight).end()});
@@ -131,18 +140,10 @@ OnnxResults Convolution(OnnxCall& call) {
   Value* weight = call.Tensor(1);
   Value* bias = call.OptionalTensor(2);
   const int64_t groups = call.Int("group", 1);
-  Window w = ConvWindow(call, x, weight, 5);
+  Window w = ConvWindow(call, x, weight);
   PadSame(w, ShapeOf(x));
   if (RankOf(x) == 5) {
-    const auto three = [](const Ints& v) {
-      return std::array<int64_t, 3>{v[0], v[1], v[2]};
-    };
-    return {b.Conv3d(x, weight, bias,
-                     {.stride = three(w.stride),
-                      .pad = three(w.low),
-                      .far_pad = three(w.high),
-                      .dilation = three(w.dilation),
-                      .groups = groups})};
+    return {b.Conv3d(x, weight, bias, Conv3dOptions(w, groups))};
   }
   if (RankOf(x) == 4)
     return {b.Conv2d(x, weight, bias, ConvOptions(w, groups))};
@@ -158,7 +159,7 @@ OnnxResults ConvTranspose(OnnxCall& call) {
   Value* weight = call.Tensor(1);
   Value* bias = call.OptionalTensor(2);
   const int64_t groups = call.Int("group", 1);
-  Window w = ConvWindow(call, x, weight, 4);
+  Window w = ConvWindow(call, x, weight);
   const size_t rank = w.kernel.size();
   Ints extra = Extents(call, "output_padding", rank, 0);
   const Ints shape = call.Ints("output_shape");
@@ -175,6 +176,10 @@ OnnxResults ConvTranspose(OnnxCall& call) {
     w.low[i] = w.auto_pad == "SAME_UPPER" ? cut / 2 : cut - cut / 2;
     w.high[i] = cut - w.low[i];
   }
+  if (rank == 3) {
+    return {b.ConvTranspose3d(x, weight, bias, Conv3dOptions(w, groups),
+                              {extra[0], extra[1], extra[2]})};
+  }
   const bool line = rank == 1;
   if (line) {
     x = Widened(b, x);
@@ -189,240 +194,56 @@ OnnxResults ConvTranspose(OnnxCall& call) {
 
 // --- Pooling -----------------------------------------------------------------
 
-struct Pool {
-  Window w;
-  Ints out;  // spatial extents of the result
-};
-
-// With ceil_mode, the last window starts inside the input or its left padding.
-Pool PoolOf(OnnxCall& call, const Value* x) {
-  Pool p{WindowOf(call, x, {}), {}};
-  PadSame(p.w, ShapeOf(x));
-  const bool up = call.Flag("ceil_mode", false);
-  for (size_t i = 0; i < p.w.kernel.size(); ++i) {
-    const int64_t extent = ShapeOf(x)[2 + i];
-    const int64_t stride = p.w.stride[i];
-    const int64_t span = extent + p.w.low[i] + p.w.high[i] - Reach(p.w, i);
-    if (span < 0) {
-      call.Throw(fmt::format("a window of {} does not fit {}", Reach(p.w, i),
-                             ToString(x->type())));
-    }
-    int64_t steps = up ? (span + stride - 1) / stride : span / stride;
-    if (up && steps * stride >= extent + p.w.low[i]) --steps;
-    if (steps >= kMostExtent) {
-      call.Throw(fmt::format("{}: expected less than {} windows",
-                             ToString(x->type()), kMostExtent));
-    }
-    p.out.push_back(steps + 1);
-  }
-  return p;
+ir::PoolOptions PoolOf(OnnxCall& call, const Value* x) {
+  Window w = WindowOf(call, x, {});
+  PadSame(w, ShapeOf(x));
+  return {.window = std::move(w.kernel),
+          .stride = std::move(w.stride),
+          .pad = std::move(w.low),
+          .far_pad = std::move(w.high),
+          .dilation = std::move(w.dilation),
+          .ceil_mode = call.Flag("ceil_mode", false)};
 }
 
-// Pads x just enough that all windows are inside.
-Value* Padded(OnnxCall& call, Value* x, const Pool& p, double value) {
-  const Ints zeros(ShapeOf(x).size(), 0);
-  Ints low = zeros, high = zeros;
-  for (size_t i = 0; i < p.out.size(); ++i) {
-    low[2 + i] = p.w.low[i];
-    const int64_t end = (p.out[i] - 1) * p.w.stride[i] + Reach(p.w, i);
-    high[2 + i] = std::max<int64_t>(end - low[2 + i] - ShapeOf(x)[2 + i], 0);
-  }
-  if (low == zeros && high == zeros) return x;
-  return call.b().Pad(x, low, high, zeros, value);
-}
-
-// Calls visit(tap, elements) for each position in the window. `elements`
-// [N,C,out..] are those of the padded x at this position.
-template <typename Visit>
-void ForEachTap(OnnxCall& call, Value* padded, const Pool& p, Visit visit) {
-  const size_t rank = p.out.size();
-  int64_t taps = 1;
-  for (const int64_t extent : p.w.kernel) {
-    constexpr int64_t kMostTaps = 1024;
-    taps = extent > kMostTaps ? kMostTaps + 1 : taps * extent;
-    if (taps > kMostTaps) {
-      call.Throw(fmt::format("kernel_shape [{}]: expected at most {} elements",
-                             fmt::join(p.w.kernel, ","), kMostTaps));
-    }
-  }
-  Ints tap(rank, 0);
-  for (int64_t t = 0; t < taps; ++t) {
-    int64_t rest = t;
-    for (size_t i = rank; i-- > 0; rest /= p.w.kernel[i]) {
-      tap[i] = rest % p.w.kernel[i];
-    }
-    Value* part = padded;
-    for (size_t i = 0; i < rank; ++i) {
-      part = Strided(call, part, static_cast<int64_t>(2 + i),
-                     tap[i] * p.w.dilation[i], p.out[i], p.w.stride[i]);
-    }
-    visit(tap, part);
-  }
-}
-
-// Returns true if the IR's pooling supports it: two dimensions, no dilation,
-// padding of at most half a window.
-bool IsPlain(const Pool& p) {
-  int64_t elements = 1;
-  for (size_t i = 0; i < p.out.size(); ++i) {
-    constexpr int64_t kMost = 256;
-    if (p.w.dilation[i] != 1 || p.w.kernel[i] > kMost) return false;
-    elements *= p.w.kernel[i];
-    if (elements > kMost) return false;
-  }
-  return p.out.size() <= 2;
-}
-
-ir::Pool2dOptions PoolOptions(const Window& w) {
-  return {.window_h = w.kernel[0],
-          .window_w = w.kernel[1],
-          .stride_h = w.stride[0],
-          .stride_w = w.stride[1],
-          .pad_h = 0,
-          .pad_w = 0};
-}
-
-// Returns true if the pooling op can pad: equal padding on both sides, no
-// partial windows.
-bool PadsAlike(const Pool& p, const Shape& x) {
-  for (size_t i = 0; i < p.out.size(); ++i) {
-    const int64_t end = (p.out[i] - 1) * p.w.stride[i] + p.w.kernel[i];
-    if (p.w.low[i] != p.w.high[i] || p.w.low[i] > p.w.kernel[i] / 2 ||
-        end > x[2 + i] + 2 * p.w.low[i]) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// The flat position in x of each window's first element, and the stride of each
-// spatial dimension.
-struct Positions {
-  Value* first;  // i64 [N,C,out..]; of the tap 0
-  Ints strides;  // per spatial dimension
-};
-Positions PositionsOf(OnnxCall& call, const Value* x, const Pool& p,
-                      bool column_major) {
+// Returns the flat position in x of positions in row-major images.
+Value* FlatPosition(OnnxCall& call, Value* position, const Shape& x,
+                    bool column_major) {
   Builder& b = call.b();
-  const Shape& s = ShapeOf(x);
-  const size_t rank = p.out.size();
-  Positions result{nullptr, Ints(rank, 1)};
-  int64_t plane = 1;
-  for (size_t k = 0; k < rank; ++k) {
-    const size_t i = column_major ? k : rank - 1 - k;
-    result.strides[i] = plane;
-    plane *= s[2 + i];
-  }
-  Shape out{s[0], s[1]};
-  out.insert(out.end(), p.out.begin(), p.out.end());
-  const auto add = [&](int64_t dim, int64_t scale, int64_t offset) {
-    Value* part =
-        b.Times(b.Iota(DType::kI64, out, dim), static_cast<double>(scale));
-    part = b.Plus(part, static_cast<double>(offset));
-    result.first = result.first == nullptr ? part : b.Plus(result.first, part);
+  const Shape shape = ShapeOf(position);
+  const auto times = [&](Value* value, int64_t factor) {
+    return b.Times(value, static_cast<double>(factor));
   };
-  add(0, s[1] * plane, 0);
-  add(1, plane, 0);
-  for (size_t i = 0; i < rank; ++i) {
-    add(static_cast<int64_t>(2 + i), p.w.stride[i] * result.strides[i],
-        -p.w.low[i] * result.strides[i]);
+  const int64_t plane = ir::NumElements(Shape(x.begin() + 2, x.end()));
+  Value* flat = times(b.Iota(DType::kI64, shape, 0), x[1] * plane);
+  flat = b.Plus(flat, times(b.Iota(DType::kI64, shape, 1), plane));
+  if (!column_major) return b.Plus(flat, position);
+  int64_t behind = plane;
+  int64_t before = 1;
+  for (size_t i = 2; i < x.size(); ++i) {
+    behind /= x[i];
+    Value* at = b.FloorDivide(position, static_cast<double>(behind));
+    at = b.Remainder(at, static_cast<double>(x[i]));
+    flat = b.Plus(flat, times(at, before));
+    before *= x[i];
   }
-  return result;
+  return flat;
 }
 
 OnnxResults MaxPool(OnnxCall& call) {
-  Builder& b = call.b();
   Value* x = call.Tensor(0);
-  Pool p = PoolOf(call, x);
+  const ir::PoolOptions options = PoolOf(call, x);
   const bool column_major = call.Flag("storage_order", false);
-  const bool real = ir::IsFloat(x->type().dtype);
-  const double least = real ? -std::numeric_limits<double>::infinity() : 0;
-  if (!real && x->type().dtype != DType::kU8) {
-    call.Throw("expected floats or uint8, got " + ToString(x->type()));
-  }
-  if (!call.IsUsed(1) && real && IsPlain(p)) {
-    const bool line = p.out.size() == 1;
-    const bool alike = PadsAlike(p, ShapeOf(x));
-    if (!alike) x = Padded(call, x, p, least);
-    if (line) {
-      x = Widened(b, x);
-      Widen(p.w);
-    }
-    ir::Pool2dOptions options = PoolOptions(p.w);
-    if (alike) {
-      options.pad_h = p.w.low[0];
-      options.pad_w = p.w.low[1];
-    }
-    Value* y = b.MaxPool2d(x, options);
-    return {line ? Narrowed(b, y) : y};
-  }
-  const Positions positions = PositionsOf(call, x, p, column_major);
-  Value* y = nullptr;
-  Value* index = nullptr;
-  ForEachTap(
-      call, Padded(call, x, p, least), p, [&](const Ints& tap, Value* part) {
-        int64_t offset = 0;
-        for (size_t i = 0; i < tap.size(); ++i) {
-          offset += tap[i] * p.w.dilation[i] * positions.strides[i];
-        }
-        Value* at = b.Plus(positions.first, static_cast<double>(offset));
-        Value* greater = y == nullptr ? nullptr : b.Compare("gt", part, y);
-        index = y == nullptr ? at : b.Select(greater, at, index);
-        y = y == nullptr ? part : b.Maximum(y, part);
-      });
-  return {y, index};
-}
-
-// Returns the number of elements of each window that are inside the input, or
-// inside its padding if that is included: [out..], as a product of one vector
-// per dimension.
-Value* WindowCounts(OnnxCall& call, Value* like, const Pool& p, const Shape& x,
-                    bool with_padding) {
-  Builder& b = call.b();
-  Value* counts = nullptr;
-  for (size_t i = 0; i < p.out.size(); ++i) {
-    std::vector<double> along;
-    for (int64_t o = 0; o < p.out[i]; ++o) {
-      int64_t count = 0;
-      for (int64_t k = 0; k < p.w.kernel[i]; ++k) {
-        const int64_t at = o * p.w.stride[i] - p.w.low[i] + k * p.w.dilation[i];
-        const int64_t end = x[2 + i] + (with_padding ? p.w.high[i] : 0);
-        if (at >= (with_padding ? -p.w.low[i] : 0) && at < end) ++count;
-      }
-      along.push_back(static_cast<double>(count));
-    }
-    Value* vector = b.BroadcastAlong(
-        b.Constant(like->type().dtype, {p.out[i]}, std::move(along)),
-        like->type(), static_cast<int64_t>(2 + i));
-    counts = counts == nullptr ? vector : b.Times(counts, vector);
-  }
-  return counts;
+  const ir::MaxPoolResult result =
+      call.b().MaxPool(x, options, /*with_index=*/call.IsUsed(1));
+  if (!call.IsUsed(1)) return {result.y};
+  return {result.y, FlatPosition(call, result.index, ShapeOf(x), column_major)};
 }
 
 OnnxResults AveragePool(OnnxCall& call) {
-  Builder& b = call.b();
   Value* x = call.Tensor(0);
-  Pool p = PoolOf(call, x);
-  const bool with_padding = call.Flag("count_include_pad", false);
-  const Shape shape = ShapeOf(x);
-  if (IsPlain(p) && PadsAlike(p, shape)) {
-    const bool line = p.out.size() == 1;
-    if (line) {
-      x = Widened(b, x);
-      Widen(p.w);
-    }
-    ir::Pool2dOptions options = PoolOptions(p.w);
-    options.pad_h = p.w.low[0];
-    options.pad_w = p.w.low[1];
-    options.count_include_pad = with_padding;
-    Value* y = b.AvgPool2d(x, options);
-    return {line ? Narrowed(b, y) : y};
-  }
-  Value* sum = nullptr;
-  ForEachTap(call, Padded(call, x, p, 0), p, [&](const Ints&, Value* part) {
-    sum = sum == nullptr ? part : b.Plus(sum, part);
-  });
-  return {b.Divide(sum, WindowCounts(call, sum, p, shape, with_padding))};
+  ir::PoolOptions options = PoolOf(call, x);
+  options.count_include_pad = call.Flag("count_include_pad", false);
+  return {call.b().AvgPool(x, options)};
 }
 
 // (sum |x|^p)^(1/p)
@@ -439,14 +260,11 @@ Value* Power(OnnxCall& call, Value* x, double power) {
 }
 OnnxResults LpPool(OnnxCall& call) {
   Value* x = call.Tensor(0);
-  const Pool p = PoolOf(call, x);
+  ir::PoolOptions options = PoolOf(call, x);
+  options.divisor = 1;
   const auto power = static_cast<double>(call.Int("p", 2));
   if (power < 1) call.Throw("attribute p: expected 1 or more");
-  Value* sum = nullptr;
-  ForEachTap(call, Padded(call, x, p, 0), p, [&](const Ints&, Value* part) {
-    part = Power(call, part, power);
-    sum = sum == nullptr ? part : call.b().Plus(sum, part);
-  });
+  Value* sum = call.b().AvgPool(Power(call, x, power), options);
   return {PowerMean(call, sum, power)};
 }
 
