@@ -28,14 +28,6 @@ Value* HalfToEven(Builder& b, Value* x) {
   return b.Select(up, b.Plus(low, 1.0), low);
 }
 
-Value* SignOf(Builder& b, Value* x) {
-  Value* rest = x;  // 0 or NaN
-  if (x->type().dtype != DType::kU8) {
-    rest = b.Select(b.Compare("lt", x, 0.0), b.ScalarLike(x, -1), x);
-  }
-  return b.Select(b.Compare("gt", x, 0.0), b.ScalarLike(x, 1), rest);
-}
-
 namespace {
 
 Value* Polynomial(Builder& b, Value* x, std::initializer_list<double> terms) {

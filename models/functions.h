@@ -16,8 +16,6 @@ ir::Value* InWideFloats(ir::Builder& b,
 
 // Rounds to the nearest integer, halves to the even one. Any float.
 ir::Value* HalfToEven(ir::Builder& b, ir::Value* x);
-// Returns -1, 0 or 1; NaN for NaN. Any number.
-ir::Value* SignOf(ir::Builder& b, ir::Value* x);
 
 ir::Value* ArcSine(ir::Builder& b, ir::Value* x);
 ir::Value* ArcCosine(ir::Builder& b, ir::Value* x);

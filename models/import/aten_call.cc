@@ -222,4 +222,22 @@ Value* AsFloat(AtenCall& call, Value* x) {
 }
 Value* FloatSelf(AtenCall& call) { return AsFloat(call, call.Tensor("self")); }
 
+std::vector<Value*> WithBatch(
+    AtenCall& call, Value* x, int64_t rank,
+    const std::function<std::vector<Value*>(Value*)>& layer) {
+  Shape shape = x->type().shape;
+  if (std::ssize(shape) == rank) return layer(x);
+  if (std::ssize(shape) != rank - 1) {
+    call.Throw(fmt::format("expected rank {}, or {} without a batch, got {}",
+                           rank, rank - 1, ToString(x->type())));
+  }
+  shape.insert(shape.begin(), 1);
+  std::vector<Value*> results = layer(call.b().Reshape(x, shape));
+  for (Value*& result : results) {
+    const Shape& all = result->type().shape;
+    result = call.b().Reshape(result, Shape(all.begin() + 1, all.end()));
+  }
+  return results;
+}
+
 }  // namespace fusor::models

@@ -93,5 +93,10 @@ ir::DType Promote(const ir::Value* a, const ir::Value* b);
 // numbers.
 ir::Value* AsFloat(AtenCall& call, ir::Value* x);
 ir::Value* FloatSelf(AtenCall& call);  // argument "self"
+// Returns layer(x), for x of `rank` dimensions. If x lacks the batch, the
+// first, adds it to x and drops it from the results.
+std::vector<ir::Value*> WithBatch(
+    AtenCall& call, ir::Value* x, int64_t rank,
+    const std::function<std::vector<ir::Value*>(ir::Value*)>& layer);
 
 }  // namespace fusor::models

@@ -84,16 +84,6 @@ void Widen(Geometry& g) {
   front(g.extra, 0);
 }
 
-void CheckRanks(AtenCall& call, const Value* x, const Value* weight,
-                int64_t most) {
-  if (RankOf(x) != RankOf(weight) || RankOf(x) < 3 || RankOf(x) > most) {
-    call.Throw(
-        fmt::format("{} and {}: expected [N,C,..] and [O,I,..] of rank "
-                    "3 to {}",
-                    ToString(x->type()), ToString(weight->type()), most));
-  }
-}
-
 ir::Conv2dOptions Options(const Geometry& g) {
   return {.stride_h = g.stride[0],
           .stride_w = g.stride[1],
@@ -106,54 +96,67 @@ ir::Conv2dOptions Options(const Geometry& g) {
           .groups = g.groups};
 }
 
-// weight [I,O/groups,KH,KW].
-Values Transposed(AtenCall& call) {
-  Value* x = call.Tensor("input");
+ir::Conv3dOptions Options3d(const Geometry& g) {
+  const auto three = [](const Ints& v) {
+    return std::array<int64_t, 3>{v[0], v[1], v[2]};
+  };
+  return {.stride = three(g.stride),
+          .pad = three(g.low),
+          .far_pad = three(g.high),
+          .dilation = three(g.dilation),
+          .groups = g.groups};
+}
+
+Value* WeightOf(AtenCall& call) {
   Value* weight = call.Tensor("weight");
-  CheckRanks(call, x, weight, 4);
-  const bool line = RankOf(x) == 3;
+  if (RankOf(weight) < 3 || RankOf(weight) > 5) {
+    call.Throw("expected a weight [O,I,..] of rank 3 to 5, got " +
+               ToString(weight->type()));
+  }
+  return weight;
+}
+
+// weight [I,O/groups,..].
+Values Transposed(AtenCall& call) {
+  Builder& b = call.b();
+  Value* weight = WeightOf(call);
+  Value* bias = call.OptionalTensor("bias");
+  const int64_t rank = RankOf(weight);
   Geometry g = GeometryOf(call, ShapeOf(weight), false);
-  g.extra = Extents(call, "output_padding", 0, ShapeOf(x).size() - 2, 0);
-  if (line) {
-    x = Widened(call, x);
-    weight = Widened(call, weight);
-    Widen(g);
-  }
-  for (size_t i = 0; i < 2; ++i) {
-    if (g.extra[i] >= g.stride[i]) {
-      call.Throw("output_padding: expected less than the stride");
+  g.extra = Extents(call, "output_padding", 0, g.stride.size(), 0);
+  return WithBatch(call, call.Tensor("input"), rank, [&](Value* x) {
+    if (rank == 5) {
+      return Values{b.ConvTranspose3d(x, weight, bias, Options3d(g),
+                                      {g.extra[0], g.extra[1], g.extra[2]})};
     }
-  }
-  Value* y = call.b().ConvTranspose2d(x, weight, call.OptionalTensor("bias"),
-                                      Options(g), g.extra[0], g.extra[1]);
-  return {line ? Narrowed(call, y) : y};
+    if (rank == 4) {
+      return Values{b.ConvTranspose2d(x, weight, bias, Options(g), g.extra[0],
+                                      g.extra[1])};
+    }
+    Widen(g);
+    Value* y = b.ConvTranspose2d(Widened(call, x), Widened(call, weight), bias,
+                                 Options(g), g.extra[0], g.extra[1]);
+    return Values{Narrowed(call, y)};
+  });
 }
 
 template <bool names_padding>
 Values Convolution(AtenCall& call) {
   if (call.Bool("transposed", false)) return Transposed(call);
-  Value* x = call.Tensor("input");
-  Value* weight = call.Tensor("weight");
-  CheckRanks(call, x, weight, 5);
+  Builder& b = call.b();
+  Value* weight = WeightOf(call);
+  Value* bias = call.OptionalTensor("bias");
+  const int64_t rank = RankOf(weight);
   call.Ints("output_padding");  // of transposed convolutions only
   Geometry g = GeometryOf(call, ShapeOf(weight), names_padding);
-  Value* bias = call.OptionalTensor("bias");
-  if (RankOf(x) == 5) {
-    const auto three = [](const Ints& v) {
-      return std::array<int64_t, 3>{v[0], v[1], v[2]};
-    };
-    return {call.b().Conv3d(x, weight, bias,
-                            {.stride = three(g.stride),
-                             .pad = three(g.low),
-                             .far_pad = three(g.high),
-                             .dilation = three(g.dilation),
-                             .groups = g.groups})};
-  }
-  if (RankOf(x) == 4) return {call.b().Conv2d(x, weight, bias, Options(g))};
-  Widen(g);
-  return {
-      Narrowed(call, call.b().Conv2d(Widened(call, x), Widened(call, weight),
-                                     bias, Options(g)))};
+  return WithBatch(call, call.Tensor("input"), rank, [&](Value* x) {
+    if (rank == 5) return Values{b.Conv3d(x, weight, bias, Options3d(g))};
+    if (rank == 4) return Values{b.Conv2d(x, weight, bias, Options(g))};
+    Widen(g);
+    Value* y =
+        b.Conv2d(Widened(call, x), Widened(call, weight), bias, Options(g));
+    return Values{Narrowed(call, y)};
+  });
 }
 
 constexpr AtenOp kConvolutionsOps[] = {
@@ -165,6 +168,7 @@ constexpr AtenOp kConvolutionsOps[] = {
     {"conv3d.padding", Convolution<true>},
     {"conv_transpose1d.default", Transposed},
     {"conv_transpose2d.input", Transposed},
+    {"conv_transpose3d.input", Transposed},
     {"convolution.default", Convolution<false>},
 };
 

@@ -39,7 +39,7 @@ Values Round(AtenCall& call) {
 
 Values Sign(AtenCall& call) {
   Value* x = call.Tensor("self");
-  return {x->type().dtype == DType::kBool ? x : SignOf(call.b(), x)};
+  return {x->type().dtype == DType::kBool ? x : call.b().Sign(x)};
 }
 
 Values IsNan(AtenCall& call) {

@@ -318,80 +318,6 @@ Values Einsum(AtenCall& call) {
   return {arranged(b.Reshape(y, full), now, out)};
 }
 
-ir::Pool2dOptions PoolArguments(AtenCall& call, const Value* x) {
-  if (RankOf(x) != 4) {
-    call.Throw("expected [N,C,H,W], got " + ToString(x->type()));
-  }
-  const auto window = Repeated(call.Ints("kernel_size"), 2);
-  auto stride = Repeated(call.Ints("stride"), 2);
-  const auto pad = Repeated(call.Ints("padding", {0}), 2);
-  if (stride.empty()) stride = window;
-  const auto in_range = [](const std::vector<int64_t>& extents, int64_t low) {
-    return std::all_of(extents.begin(), extents.end(), [&](int64_t extent) {
-      return low <= extent && extent <= ir::kMaxElements;
-    });
-  };
-  if (window.size() != 2 || stride.size() != 2 || pad.size() != 2 ||
-      !in_range(stride, 1) || !in_range(window, 1) || !in_range(pad, 0)) {
-    call.Throw("kernel_size, stride or padding: expected one or two extents");
-  }
-  for (const int64_t dilation : call.Ints("dilation", {1})) {
-    if (dilation != 1) call.Throw("dilation: expected 1");
-  }
-  return {.window_h = window[0],
-          .window_w = window[1],
-          .stride_h = stride[0],
-          .stride_w = stride[1],
-          .pad_h = pad[0],
-          .pad_w = pad[1]};
-}
-
-// Returns how much ceil_mode extends one dimension. As in PyTorch, the last
-// window starts inside the input or its left padding.
-int64_t CeilExtension(int64_t in, int64_t window, int64_t stride, int64_t pad) {
-  const int64_t span = in + 2 * pad - window;
-  int64_t steps = (span + stride - 1) / stride;
-  if (steps * stride >= in + pad) --steps;
-  return std::max<int64_t>(0, steps * stride - span);
-}
-
-Values MaxPool(AtenCall& call) {
-  Value* x = call.Tensor("self");
-  const ir::Pool2dOptions o = PoolArguments(call, x);
-  if (call.Bool("ceil_mode", false)) {
-    const Shape& s = ShapeOf(x);
-    const int64_t h = CeilExtension(s[2], o.window_h, o.stride_h, o.pad_h);
-    const int64_t w = CeilExtension(s[3], o.window_w, o.stride_w, o.pad_w);
-    if (h > 0 || w > 0) {
-      x = call.b().Pad(x, {0, 0, 0, 0}, {0, 0, h, w}, {0, 0, 0, 0},
-                       -std::numeric_limits<double>::infinity());
-    }
-  }
-  return {call.b().MaxPool2d(x, o)};
-}
-
-Values AvgPool(AtenCall& call) {
-  Value* x = call.Tensor("self");
-  ir::Pool2dOptions o = PoolArguments(call, x);
-  o.count_include_pad = call.Bool("count_include_pad", true);
-  if (call.Bool("ceil_mode", false)) {
-    const Shape& s = ShapeOf(x);
-    if (CeilExtension(s[2], o.window_h, o.stride_h, o.pad_h) > 0 ||
-        CeilExtension(s[3], o.window_w, o.stride_w, o.pad_w) > 0) {
-      call.Throw("ceil_mode: expected windows that end at the border");
-    }
-  }
-  if (call.Has("divisor_override"))
-    call.Throw("divisor_override: expected None");
-  return {call.b().AvgPool2d(x, o)};
-}
-
-Values AdaptiveAvgPool(AtenCall& call) {
-  const auto size = Repeated(call.Ints("output_size"), 2);
-  if (size.size() != 2) call.Throw("output_size: expected one or two extents");
-  return {call.b().AdaptiveAvgPool2d(call.Tensor("self"), size[0], size[1])};
-}
-
 template <Value* (Builder::*reduce)(Value*, std::vector<int64_t>, bool,
                                     ir::Where)>
 Values Reduction(AtenCall& call) {
@@ -491,16 +417,13 @@ constexpr AtenOp kLayersOps[] = {
     {"_native_batch_norm_legit_no_training.default", First<BatchNorm, 2>},
     {"rms_norm.default", RmsNorm},
     {"scaled_dot_product_attention.default", Attention},
-    // Pooling, reductions
-    {"adaptive_avg_pool2d.default", AdaptiveAvgPool},
+    // Reductions
     {"amax.default", Reduction<&Builder::ReduceMax>},
     {"amin.default", Reduction<&Builder::ReduceMin>},
-    {"avg_pool2d.default", AvgPool},
     {"log_softmax.int", Normalized<&Builder::LogSoftmax>},
     {"_log_softmax.default", Normalized<&Builder::LogSoftmax>},
     {"logsumexp.default", LogSumExp},
     {"max.default", Reduction<&Builder::ReduceMax>},
-    {"max_pool2d.default", MaxPool},
     {"mean.default", Reduction<&Builder::ReduceMean>},
     {"mean.dim", Reduction<&Builder::ReduceMean>},
     {"min.default", Reduction<&Builder::ReduceMin>},

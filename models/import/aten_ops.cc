@@ -5,8 +5,8 @@ namespace fusor::models {
 const AtenOp* FindAtenOp(std::string_view name) {
   for (const auto family :
        {AtenConvolutionOps, AtenElementwiseOps, AtenFunctionOps, AtenIndexedOps,
-        AtenLayerOps, AtenLossOps, AtenRearrangedOps, AtenRecurrentOps,
-        AtenShapeOps, AtenVectorOps}) {
+        AtenLayerOps, AtenLossOps, AtenPoolOps, AtenRearrangedOps,
+        AtenRecurrentOps, AtenShapeOps, AtenVectorOps}) {
     for (const AtenOp& op : family()) {
       if (op.name == name) return &op;
     }

@@ -34,8 +34,9 @@ std::span<const AtenOp> AtenElementwiseOps();
 std::span<const AtenOp> AtenConvolutionOps();
 std::span<const AtenOp> AtenFunctionOps();  // of mathematics, order
 std::span<const AtenOp> AtenIndexedOps();   // access by index, resizing
-std::span<const AtenOp> AtenLayerOps();     // with weights, windows, reductions
+std::span<const AtenOp> AtenLayerOps();     // with weights, reductions
 std::span<const AtenOp> AtenLossOps();
+std::span<const AtenOp> AtenPoolOps();
 std::span<const AtenOp> AtenRearrangedOps();
 std::span<const AtenOp> AtenRecurrentOps();
 std::span<const AtenOp> AtenShapeOps();   // views, data movement, sources

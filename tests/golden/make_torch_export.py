@@ -359,6 +359,50 @@ def losses_inputs(generator):
             "labels": np.array([3, 2, 0, 4]), "several": several}
 
 
+class Pooling(nn.Module):
+    """Pools lines, images and volumes, and convolves them."""
+
+    def __init__(self):
+        super().__init__()
+        self.grow = nn.ConvTranspose3d(2, 4, (3, 2, 1), (2, 1, 2), 1,
+                                       (1, 0, 1), groups=2)
+        self.mix = nn.Conv1d(4, 2, 3, padding="same", padding_mode="circular")
+        self.stretch = nn.ConvTranspose1d(2, 1, 2, 2, output_padding=2,
+                                          dilation=3)
+        self.register_buffer("samples", torch.rand(1, 4, 2))
+
+    def forward(self, x):
+        y = self.grow(x)
+        volumes = [
+            F.avg_pool3d(y, 2, 2, 1, ceil_mode=True, count_include_pad=False),
+            F.avg_pool3d(y[0], (2, 1, 3), divisor_override=5),
+            F.max_pool3d(y, (2, 3, 2), 2, 1, ceil_mode=True),
+            *F.max_pool3d(y, 2, 1, dilation=(1, 2, 1), return_indices=True),
+            F.adaptive_avg_pool3d(y, (2, 3, None)),
+            *F.adaptive_max_pool3d(y, (3, None, 2), return_indices=True),
+            F.lp_pool3d(y.abs() + 1, 3, 2),
+            F.local_response_norm(y, 3)]
+        image = y[:, :, 1]
+        images = [
+            F.avg_pool2d(image, 3, 2, 1, ceil_mode=True),
+            *F.max_pool2d(image[0], (3, 2), 2, 1, return_indices=True),
+            *F.adaptive_max_pool2d(image, (2, 3), return_indices=True),
+            *F.fractional_max_pool2d(image, 2, (2, 3), return_indices=True,
+                                     _random_samples=self.samples)]
+        line = self.mix(image[0, :, 0])
+        lines = [
+            self.stretch(line),
+            F.avg_pool1d(line, 2, 1, 1, count_include_pad=False),
+            *F.max_pool1d(line, 2, dilation=2, return_indices=True),
+            F.adaptive_avg_pool1d(line, 2), F.adaptive_max_pool1d(line, 3),
+            torch.sign(line)]
+        return (*volumes, *images, *lines)
+
+
+def pooling_inputs(generator):
+    return {"x": generator.standard_normal((1, 2, 3, 4, 5)).astype(np.float32)}
+
+
 def recurrent_inputs(generator):
     return {"x": generator.standard_normal((2, 5, 3)).astype(np.float32),
             "state": generator.standard_normal((1, 2, 3)).astype(np.float32)}
@@ -390,7 +434,8 @@ PROGRAMS = {"language": (Language, language_inputs),
             "functions": (Functions, functions_inputs),
             "places": (Places, functions_inputs),
             "cells": (Cells, cells_inputs),
-            "losses": (Losses, losses_inputs)}
+            "losses": (Losses, losses_inputs),
+            "pooling": (Pooling, pooling_inputs)}
 
 
 class Pixels(nn.Module):
