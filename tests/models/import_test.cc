@@ -190,10 +190,11 @@ INSTANTIATE_TEST_SUITE_P(Exports, ModelImport, ::testing::ValuesIn(Exports()),
                          });
 
 TEST(ImporterTest, StoredModelsAreThere) {
-  EXPECT_THAT(Exports(), ElementsAre("activations.onnx", "activations.pt2",
-                                     "auxiliary.onnx", "auxiliary.pt2",
-                                     "convolutional.onnx", "convolutional.pt2",
-                                     "windowed.onnx", "windowed.pt2"));
+  EXPECT_THAT(
+      Exports(),
+      ElementsAre("activations.onnx", "activations.pt2", "auxiliary.onnx",
+                  "auxiliary.pt2", "convolutional.onnx", "convolutional.pt2",
+                  "decomposed.pt2", "windowed.onnx", "windowed.pt2"));
 }
 
 TEST(ImporterTest, RolesFollowFromTheOperators) {
