@@ -264,6 +264,57 @@ class Places(nn.Module):
                 torch.unsafe_chunk(x, 2, 2)[1].ravel().reshape_as(y[:, :, :2]))
 
 
+class Rearranged(nn.Module):
+    """Shuffles, windows, diagonals, stacks and repetitions."""
+
+    def forward(self, x, y):
+        image = torch.cat([x, y[:, :1]], 1).unsqueeze(3)  # [2, 4, 4, 1]
+        columns = F.unfold(x.unsqueeze(1), (2, 3), padding=1, stride=(1, 2))
+        return (F.pixel_shuffle(image, 2), F.channel_shuffle(image, 2),
+                F.pixel_unshuffle(x.unsqueeze(1)[:, :, :2], 2), columns,
+                F.fold(columns, (3, 4), (2, 3), padding=1, stride=(1, 2)),
+                x.unfold(2, 3, 1), torch.diagonal(x, -1, 1, 2),
+                torch.diag_embed(y[0], 1), torch.diag(x[0, 0], -1),
+                torch.diag(x[0]), torch.trace(y[1]), torch.hstack([x, y]),
+                torch.vstack([x[0], y[1]]), torch.dstack([x[0], y[0]]),
+                torch.column_stack([x[0, 0], y[0].mT]),
+                torch.block_diag(x[0], y[1, :2]), torch.atleast_3d(x[0]),
+                *torch.tensor_split(x, 3, 2), *torch.tensor_split(y, (1, 3), 2),
+                x.repeat_interleave(2, 1), y.tile(2, 1, 2),
+                x.movedim((0, 2), (1, 0)), y.mT,
+                x[0][tuple(torch.tril_indices(3, 4))],
+                x[0][tuple(torch.triu_indices(3, 4, 1))])
+
+
+class Vectors(nn.Module):
+    """Norms, distances, products and order statistics."""
+
+    def forward(self, x, y):
+        norms = [torch.linalg.vector_norm(x, p, 2)
+                 for p in (2, 1, 3, 0, float("inf"), -float("inf"))]
+        sorted_values = torch.tensor([-1.0, 0.0, 0.5])
+        hidden = torch.where(y > 1, torch.nan, y)
+        return (*norms, torch.linalg.norm(x), F.pairwise_distance(x, y, 3),
+                torch.dist(x, y, 1), torch.cdist(x, y[:, :2]),
+                torch.inner(x[0], y[1]), torch.tensordot(x, y, ([2, 1], [2, 1])),
+                torch.kron(x[0, :2], y[0]),
+                torch.addr(x[0], y[0, :, 0], x[1, 0], beta=0.5, alpha=2),
+                torch.linalg.cross(x, y, dim=1), *torch.kthvalue(x, 2, 2),
+                *torch.median(y, 2), torch.median(x), *torch.aminmax(y, dim=1),
+                torch.count_nonzero(x > 0, 2), torch.nansum(hidden, 1),
+                torch.nanmean(hidden, 2), torch.cumprod(x, 1),
+                torch.searchsorted(sorted_values, x, right=True),
+                torch.bucketize(y, sorted_values),
+                torch.take(x, torch.tensor([0, 23, -2])),
+                torch.take_along_dim(x, torch.tensor([[[1]], [[2]]]), 1),
+                y.index_fill(2, torch.tensor([1, -1]), 2.0),
+                torch.erfc(x), torch.logit(torch.sigmoid(x), 1e-3),
+                torch.xlogy(x, y * y),
+                torch.heaviside(x.detach(), y.detach()),
+                torch.hypot(x, y), torch.sinc(x),
+                torch.isclose(x, x + 1e-9).long())
+
+
 class Cells(nn.Module):
     """Runs single steps of recurrent layers."""
 
@@ -433,6 +484,8 @@ PROGRAMS = {"language": (Language, language_inputs),
             "recurrent": (Recurrent, recurrent_inputs),
             "functions": (Functions, functions_inputs),
             "places": (Places, functions_inputs),
+            "rearranged": (Rearranged, functions_inputs),
+            "vectors": (Vectors, functions_inputs),
             "cells": (Cells, cells_inputs),
             "losses": (Losses, losses_inputs),
             "pooling": (Pooling, pooling_inputs)}

@@ -91,7 +91,8 @@ class ExecTest(CliTest):
             return struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}",
                                  data)
         for name in ("language", "segmenter", "recurrent", "functions",
-                     "places", "cells", "losses", "pooling"):
+                     "places", "rearranged", "vectors", "cells", "losses",
+                     "pooling"):
             path = EXPORTS / "programs" / name
             inputs, _ = read(path.with_suffix(".in.safetensors"))
             expected, _ = read(path.with_suffix(".out.safetensors"))

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Runs the samples of PyTorch's module database through `fusor exec`.
+
+    python module_suite.py --fusor build/bin/fusor --out OUT.json [MODULE ...]
+
+Each sample of torch.testing's module database, a torch.nn module with its
+arguments, is exported in train() and in eval(). The program is run by the
+interpreter, and compiled with and without fusion. The results are compared
+with PyTorch in fp64. Samples that the import rejects, or that PyTorch cannot
+export, are skipped and counted by reason.
+"""
+
+import argparse
+import collections
+import copy
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import opinfo_suite
+import safetensors.torch
+import torch
+from torch.testing._internal.common_modules import module_db
+
+# Compiled results are computed in fp32.
+TOLERANCES = {"interpreter": 1e-6, "fused": 1e-4, "unfused": 1e-4}
+
+
+class Sample(torch.nn.Module):
+    """Calls a module with a sample's arguments. Tensors are given, others are
+    constants."""
+
+    def __init__(self, module, arguments):
+        super().__init__()
+        self.module = module
+        self.values, self.spec = torch.utils._pytree.tree_flatten(
+            (arguments.args, arguments.kwargs))
+        self.places = [i for i, value in enumerate(self.values)
+                       if torch.is_tensor(value)]
+        self.tensors = [self.values[i] for i in self.places]
+        for i in self.places:
+            self.values[i] = None
+
+    def forward(self, *tensors):
+        values = list(self.values)
+        for place, tensor in zip(self.places, tensors):
+            values[place] = tensor
+        args, kwargs = torch.utils._pytree.tree_unflatten(values, self.spec)
+        return tuple(opinfo_suite.flat(self.module(*args, **kwargs)))
+
+
+def samples_of(info, training):
+    """Yields the calls of a module."""
+    for given in info.module_inputs_func(
+            info, device="cpu", dtype=torch.float32, requires_grad=False,
+            training=training):
+        if given.forward_input is None:
+            continue
+        torch.manual_seed(0)
+        module = info.module_cls(*given.constructor_input.args,
+                                 **given.constructor_input.kwargs)
+        for part in module.modules():
+            if "Dropout" in type(part).__name__:
+                part.p = 0.0
+        yield Sample(module.float().train(training), given.forward_input)
+
+
+def run_sample(args, call, folder):
+    """Returns "passed" or why the sample was skipped. Raises AssertionError
+    for a failure."""
+    if any(tensor.numel() == 0 for tensor in call.tensors):
+        return "a tensor without elements"
+    archive, source, out = (folder / name for name in ("m.pt2", "in", "out"))
+    try:
+        expected = copy.deepcopy(call).double()(
+            *(tensor.double() if tensor.is_floating_point() else tensor
+              for tensor in call.tensors))
+        program = torch.export.export(call, tuple(call.tensors))
+        torch.export.save(program, archive)
+    except Exception as error:  # PyTorch may raise anything
+        return f"PyTorch: {type(error).__name__}"
+    safetensors.torch.save_file(
+        {name: tensor.contiguous().clone() for name, tensor in zip(
+            program.graph_signature.user_inputs, call.tensors)}, source)
+    for way, flags in opinfo_suite.WAYS.items():
+        done = subprocess.run(
+            [args.fusor, "exec", archive, "--inputs", source, "--outputs", out,
+             *flags], check=False, capture_output=True, text=True)
+        if done.returncode == opinfo_suite.GRAPH_ERROR:
+            return opinfo_suite.reason_of(done.stderr)
+        assert done.returncode == 0, f"{way}: {done.stderr.strip()}"
+        results = safetensors.torch.load_file(out)
+        for i, value in enumerate(expected):
+            actual = results[f"output{i}"].reshape(value.shape)
+            assert opinfo_suite.same(actual, value, TOLERANCES[way]), (
+                f"{way}: result {i} differs")
+    return "passed"
+
+
+def run_module(args, info, folder):
+    counts = collections.Counter()
+    failures = []
+    for training in (False, True):
+        for number, call in enumerate(samples_of(info, training)):
+            if number == args.samples:
+                break
+            try:
+                counts[run_sample(args, call, folder)] += 1
+            except AssertionError as error:
+                mode = "train" if training else "eval"
+                failures.append(f"{mode}, sample {number}: {error}")
+    return {"counts": counts, "failures": failures}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--fusor", type=pathlib.Path, required=True)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--samples", type=int, default=6,
+                        help="at most so many samples of a module and mode")
+    parser.add_argument("modules", nargs="*", metavar="MODULE")
+    args = parser.parse_args()
+    args.fusor = args.fusor.resolve()
+    warnings.simplefilter("ignore")
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for info in module_db:
+            name = info.module_cls.__name__
+            if args.modules and name not in args.modules:
+                continue
+            results[name] = run_module(args, info, pathlib.Path(folder))
+            args.out.write_text(json.dumps(results, indent=1) + "\n")
+            print(name, dict(results[name]["counts"]),
+                  *results[name]["failures"][:3], sep="; ", flush=True)
+    passed = sum(row["counts"]["passed"] for row in results.values())
+    failed = sum(len(row["failures"]) for row in results.values())
+    print(f"{passed} samples passed, {failed} failed")
+    sys.exit(failed != 0)
+
+
+if __name__ == "__main__":
+    main()
