@@ -90,11 +90,31 @@ Values Heaviside(AtenCall& call) {
                    b.StopGradient(step))};
 }
 
+// The squares of large numbers would overflow, so the greater side is factored
+// out. An infinite side counts even if the other one is NaN.
 Values Hypotenuse(AtenCall& call) {
   Builder& b = call.b();
-  Value* x = call.Tensor("self");
-  Value* y = call.Tensor("other");
-  return {b.Sqrt(b.Plus(b.Times(x, x), b.Times(y, y)))};
+  const double infinity = std::numeric_limits<double>::infinity();
+  Value* first = call.Tensor("self");
+  Value* second = call.Tensor("other");
+  const ir::Shape shape = ShapeOf(b.Plus(first, second));
+  first = b.BroadcastTo(first, shape);
+  second = b.BroadcastTo(second, shape);
+  Value* x = b.Abs(first);
+  Value* y = b.Abs(second);
+  Value* greater = b.Compare("ge", x, y);
+  Value* most = b.Select(greater, x, y);
+  Value* divisor =
+      b.Select(b.Compare("eq", most, 0.0), b.ScalarLike(most, 1), most);
+  Value* ratio = b.Divide(b.Select(greater, y, x), divisor);
+  Value* side = b.Times(most, b.Sqrt(b.Plus(b.Times(ratio, ratio), 1.0)));
+  Value* infinite =
+      b.Or(b.Compare("eq", x, infinity), b.Compare("eq", y, infinity));
+  side = b.Select(infinite, b.ScalarLike(side, infinity), side);
+  return {b.CustomGradient(side, {first, second}, [&](Value* dy) {
+    return Values{b.Times(dy, b.Divide(first, side)),
+                  b.Times(dy, b.Divide(second, side))};
+  })};
 }
 
 // sin(pi x) / (pi x), 1 for 0

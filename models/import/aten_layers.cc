@@ -72,7 +72,7 @@ Values LayerNorm(AtenCall& call) {
       Affine(call, "bias", shape, 0), call.Number("eps", 1e-5))};
 }
 
-// Returns the mean and the inverse deviation, too.
+// Returns the mean and the inverse deviation, too, which have no gradient.
 Values NativeLayerNorm(AtenCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor("input");
@@ -84,7 +84,8 @@ Values NativeLayerNorm(AtenCall& call) {
   Value* centred = b.Minus(x, mean);
   Value* variance =
       b.ReduceMean(b.Times(centred, centred), dims, /*keepdim=*/true);
-  return {y, mean, b.Rsqrt(b.Plus(variance, call.Number("eps", 1e-5)))};
+  Value* inverse = b.Rsqrt(b.Plus(variance, call.Number("eps", 1e-5)));
+  return {y, b.StopGradient(mean), b.StopGradient(inverse)};
 }
 
 // Normalises each of `groups` groups of channels of each sample by itself.

@@ -181,8 +181,11 @@ Values AddOuter(AtenCall& call) {
   Value* y = call.Tensor("vec2");
   if (RankOf(x) != 1 || RankOf(y) != 1) call.Throw("expected vectors");
   Value* product = b.Times(b.Reshape(x, {ShapeOf(x)[0], 1}), y);
-  return {b.Plus(b.Times(call.Tensor("self"), call.Number("beta", 1)),
-                 b.Times(product, call.Number("alpha", 1)))};
+  product = b.Times(product, call.Number("alpha", 1));
+  Value* self = call.Tensor("self");
+  const double beta = call.Number("beta", 1);
+  if (beta == 0) return {product};  // self may be NaN
+  return {b.Plus(b.Times(self, beta), product)};
 }
 
 // The cross product of vectors along a dimension of three elements.
