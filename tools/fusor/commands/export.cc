@@ -1,8 +1,10 @@
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "ir/state_names.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/str.h"
@@ -60,9 +62,14 @@ void RunExport(const ExportFlags& flags) {
     if (fixed == 0) type.replace(type.find('[') + 1, 1, "batch");
     return type;
   };
+  std::vector<std::string> inputs;
+  for (const ir::Input& input : graph->inputs()) {
+    const std::string& name = input.value->name();
+    if (!ir::IsModelInputName(name)) continue;
+    inputs.push_back(fmt::format("{} {}", name, text(*input.value)));
+  }
   fmt::print(
-      "{}: images {} -> logits {}, {}\n", flags.output,
-      text(*graph->FindInput("images")),
+      "{}: {} -> logits {}, {}\n", flags.output, fmt::join(inputs, ", "),
       text(*graph->outputs()[static_cast<size_t>(graph->FindOutput("logits"))]
                 .value),
       ShowBytes(static_cast<int64_t>(bytes.size())));
