@@ -252,11 +252,10 @@ double Program::ReadScalar(int output) const {
 
 ir::Tensor Program::Read(int output) const {
   const int buffer = OutputAt(plan(), output).buffer;
-  ir::Tensor tensor =
-      ir::LoadTensor(plan().buffers[buffer].type, ReadBuffer(buffer).data());
-  // The buffer may be of a view: another shape, same element order.
-  tensor.type.shape = graph().outputs()[output].value->type().shape;
-  return tensor;
+  // A view has another shape than the value in its buffer, which may have
+  // another layout too.
+  return ir::LoadTensor(graph().outputs()[output].value->type(),
+                        ReadBuffer(buffer).data());
 }
 
 ir::DType Program::EnqueueScalar(int output, void* to, int64_t slot) const {

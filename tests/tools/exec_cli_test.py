@@ -1,6 +1,8 @@
 """Tests `fusor exec` from the command line: exec_cli_test.py BIN."""
 
+import math
 import pathlib
+import random
 import struct
 import unittest
 
@@ -108,6 +110,26 @@ class ExecTest(CliTest):
                         for value, other in zip(results[key], stored):
                             self.assertLess(abs(value - other),
                                             tolerance * scale, key)
+
+    def test_a_result_is_a_view_of_a_transposed_product(self):
+        module = self.folder / "heads.txt"
+        module.write_text("""graph heads {
+  %x = data : f32[2,3,4,6]
+  %w = data : f32[2,3,6,8]
+  %y = matmul(%x, %w) {transpose_a=false, transpose_b=false} : f32[2,3,4,8]
+  %t = transpose(%y) {permutation=[0,2,1,3]} : f32[2,4,3,8]
+  %r = reshape(%t) {shape=[2,4,24]} : f32[2,4,24]
+  return %r as "r"
+}
+""")
+        draw = random.Random(0)
+        inputs = {name: ("F32", shape, struct.pack(
+            f"<{math.prod(shape)}f",
+            *(draw.random() for _ in range(math.prod(shape)))))
+            for name, shape in (("x", [2, 3, 4, 6]), ("w", [2, 3, 6, 8]))}
+        expected = self.exec(module, inputs, "--interpret")["r"]
+        for value, other in zip(self.exec(module, inputs)["r"], expected):
+            self.assertAlmostEqual(value, other, 5)
 
     def test_tied_parameters_are_one_parameter(self):
         expected, _ = read(EXPORTS / "programs/language.out.safetensors")
