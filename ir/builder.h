@@ -47,8 +47,8 @@ struct Pool2dOptions {
 // Windows of pooling over the spatial dimensions of x [N,C,..], one entry each.
 struct PoolOptions {
   std::vector<int64_t> window, stride;
-  std::vector<int64_t> pad,
-      far_pad;  // before the first element, after the last
+  std::vector<int64_t> pad;      // before the first element
+  std::vector<int64_t> far_pad;  // after the last one
   std::vector<int64_t> dilation;
   // Rounds the number of windows up. As in PyTorch, the last one starts inside
   // x or the padding before it.

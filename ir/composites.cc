@@ -92,8 +92,6 @@ Value* Builder::Relu6(Value* x, Where at) {
   return Minimum(ScalarLike(y, 6), y);
 }
 
-// Uses only exp(-|x|) <= 1, which does not overflow. The gradient needs only
-// the result: the backward pass reads nothing else.
 Value* Builder::Sign(Value* x, Where at) {
   const Layer layer(*this, at);
   CheckValues("sign", {x}, at);
@@ -104,6 +102,8 @@ Value* Builder::Sign(Value* x, Where at) {
   return Select(Compare("gt", x, 0.0), ScalarLike(x, 1), rest);
 }
 
+// Uses only exp(-|x|) <= 1, which does not overflow. The gradient needs only
+// the result: the backward pass reads nothing else.
 Value* Builder::Sigmoid(Value* x, Where at) {
   const Layer layer(*this, at);
   CheckValues("sigmoid", {x}, at);

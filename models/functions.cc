@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <initializer_list>
+#include <limits>
 #include <vector>
 
 #include "models/layers.h"
@@ -140,6 +141,43 @@ Value* ArcTangent2(Builder& b, Value* y, Value* x) {
   angle = b.Select(b.Compare("lt", x, 0.0),
                    b.Minus(b.ScalarLike(angle, M_PI), angle), angle);
   return b.Select(b.Compare("lt", y, 0.0), b.Neg(angle), angle);
+}
+
+namespace {
+
+// Returns the square root of x >= 0. The gradient at 0 is 0, as in PyTorch's
+// norms, and not 0 / 0.
+Value* RootOf(Builder& b, Value* x) {
+  Value* none = b.Compare("eq", x, 0.0);
+  Value* root = b.Sqrt(b.Select(none, b.ScalarLike(x, 1), x));
+  return b.Select(none, b.Zeros(x->type()), root);
+}
+
+}  // namespace
+
+Value* NormOf(Builder& b, Value* x, double p, const std::vector<int64_t>& dims,
+              bool keep) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  Value* size = b.Abs(x);
+  if (p == infinity) return b.ReduceMax(size, dims, keep);
+  if (p == -infinity) return b.ReduceMin(size, dims, keep);
+  if (p == 0) {
+    return b.ReduceSum(b.Cast(b.Compare("ne", x, 0.0), x->type().dtype), dims,
+                       keep);
+  }
+  if (p == 1) return b.ReduceSum(size, dims, keep);
+  if (p == 2) return RootOf(b, b.ReduceSum(b.Times(x, x), dims, keep));
+  // Powers of 0 have no gradient.
+  Value* none = b.Compare("eq", size, 0.0);
+  Value* base = b.Select(none, b.ScalarLike(size, 1), size);
+  Value* power = b.Pow(base, b.ScalarLike(base, p));
+  const double of_zero = p > 0 ? 0 : infinity;
+  power = b.Select(none, b.ScalarLike(power, of_zero), power);
+  Value* sum = b.ReduceSum(power, dims, keep);
+  none = b.Compare("eq", sum, 0.0);
+  base = b.Select(none, b.ScalarLike(sum, 1), sum);
+  Value* root = b.Pow(base, b.ScalarLike(base, 1 / p));
+  return b.Select(none, b.Zeros(root->type()), root);
 }
 
 Value* MovedBy(Builder& b, Value* x, int64_t dim, int64_t distance,

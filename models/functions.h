@@ -4,6 +4,7 @@
 // 32 or 64 bits, if nothing else is said.
 
 #include <cstdint>
+#include <vector>
 
 #include "ir/builder.h"
 
@@ -30,6 +31,12 @@ ir::Value* AreaCosine(ir::Builder& b, ir::Value* x);
 ir::Value* AreaTangent(ir::Builder& b, ir::Value* x);
 ir::Value* LogOnePlus(ir::Builder& b, ir::Value* x);   // log(1 + x)
 ir::Value* ExpMinusOne(ir::Builder& b, ir::Value* x);  // exp(x) - 1
+
+// Returns (sum |x|^p)^(1/p) over the dimensions, in order; for infinities the
+// extremum, for 0 the number of elements that are not 0. The gradient of a norm
+// that is 0 is 0, as in PyTorch, and not 0 / 0.
+ir::Value* NormOf(ir::Builder& b, ir::Value* x, double p,
+                  const std::vector<int64_t>& dims, bool keep);
 
 // Returns x moved along a dimension, to the end or, reversed, to the start;
 // ones move in. Any number.

@@ -98,9 +98,8 @@ struct ModelOptions {
 // with CutMix "cutmix_left" etc., i32; with augmentation "augment_colour" and
 // "augment_box". The inputs of imported models are named by
 // ir::ModelInputName. Parameters and running statistics have torchvision's
-// names. In
-// kTrain running statistics are aliased outputs, with PyTorch's unbiased
-// variance.
+// names. In kTrain running statistics are aliased outputs, with PyTorch's
+// unbiased variance.
 struct Model {
   std::string arch;
   ModelOptions options;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "models/functions.h"
 #include "models/import/aten_ops.h"
 
 namespace fusor::models {
@@ -230,19 +231,6 @@ Values CosineEmbeddingLoss(AtenCall& call) {
                         b.Select(b.Compare("eq", target, -1.0), far, zero)));
 }
 
-// Returns the norm along the last dimension. The gradient of a norm that is 0
-// is 0, as in PyTorch, and not 0 / 0.
-Value* NormOfOrder(Builder& b, Value* x, double p) {
-  if (std::isinf(p)) return b.ReduceMax(b.Abs(x), {-1});
-  if (p == 1) return b.ReduceSum(b.Abs(x), {-1});
-  Value* powers = p == 2 ? b.Times(x, x) : b.Pow(b.Abs(x), p);
-  Value* sum = b.ReduceSum(powers, {-1});
-  Value* none = b.Compare("eq", sum, 0.0);
-  Value* some = b.Select(none, b.ScalarLike(sum, 1), sum);
-  Value* root = p == 2 ? b.Sqrt(some) : b.Pow(some, 1 / p);
-  return b.Select(none, b.Zeros(sum->type()), root);
-}
-
 Values TripletMarginLoss(AtenCall& call) {
   Builder& b = call.b();
   Value* anchor = call.Tensor("anchor");
@@ -252,7 +240,8 @@ Values TripletMarginLoss(AtenCall& call) {
   if (!(p > 0)) call.Throw(fmt::format("p {}: expected a positive number", p));
   const double epsilon = call.Number("eps", 1e-6);
   const auto distance = [&](Value* from, Value* to) {
-    return NormOfOrder(b, b.Plus(b.Minus(from, to), epsilon), p);
+    Value* difference = b.Plus(b.Minus(from, to), epsilon);
+    return NormOf(b, difference, p, {RankOf(difference) - 1}, /*keep=*/false);
   };
   Value* near = distance(anchor, positive);
   Value* far = distance(anchor, negative);

@@ -21,41 +21,6 @@ namespace {
 using Values = std::vector<Value*>;
 using Dims = std::vector<int64_t>;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// Returns the square root of x >= 0. The gradient at 0 is 0, as in PyTorch's
-// norms, and not 0 / 0.
-Value* RootOf(Builder& b, Value* x) {
-  Value* none = b.Compare("eq", x, 0.0);
-  Value* root = b.Sqrt(b.Select(none, b.ScalarLike(x, 1), x));
-  return b.Select(none, b.Zeros(x->type()), root);
-}
-
-// Returns (sum |x|^p)^(1/p); for infinities the extremum, for 0 the number of
-// elements that are not 0.
-Value* NormOf(Builder& b, Value* x, double p, const Dims& dims, bool keep) {
-  Value* size = b.Abs(x);
-  if (p == kInfinity) return b.ReduceMax(size, dims, keep);
-  if (p == -kInfinity) return b.ReduceMin(size, dims, keep);
-  if (p == 0) {
-    return b.ReduceSum(b.Cast(b.Compare("ne", x, 0.0), x->type().dtype), dims,
-                       keep);
-  }
-  if (p == 1) return b.ReduceSum(size, dims, keep);
-  if (p == 2) return RootOf(b, b.ReduceSum(b.Times(x, x), dims, keep));
-  // Powers of 0 have no gradient.
-  Value* none = b.Compare("eq", size, 0.0);
-  Value* base = b.Select(none, b.ScalarLike(size, 1), size);
-  Value* power = b.Pow(base, b.ScalarLike(base, p));
-  const double of_zero = p > 0 ? 0 : kInfinity;
-  power = b.Select(none, b.ScalarLike(power, of_zero), power);
-  Value* sum = b.ReduceSum(power, dims, keep);
-  none = b.Compare("eq", sum, 0.0);
-  base = b.Select(none, b.ScalarLike(sum, 1), sum);
-  Value* root = b.Pow(base, b.ScalarLike(base, 1 / p));
-  return b.Select(none, b.Zeros(root->type()), root);
-}
-
 Values VectorNorm(AtenCall& call) {
   Value* x = call.Tensor("self");
   x = call.b().Cast(x, call.DType(x->type().dtype));

@@ -16,7 +16,8 @@
 // is contiguous there are joined.
 //
 // A joined update keeps all gradients that it reads alive until it runs. So it
-// contains no more tensors than are needed to hide the launch overhead.
+// contains no more tensors than are needed to hide the launch overhead, and to
+// keep the number of launches of large models small.
 //
 // With several ranks, the updates of one gradient bucket are joined, so that
 // they overlap with the all-reduces of other buckets. The gradients of a bucket

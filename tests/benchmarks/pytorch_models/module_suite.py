@@ -10,15 +10,10 @@ with PyTorch in fp64. Samples that the import rejects, or that PyTorch cannot
 export, are skipped and counted by reason.
 """
 
-import argparse
 import collections
 import copy
-import json
-import pathlib
+import functools
 import subprocess
-import sys
-import tempfile
-import warnings
 
 import opinfo_suite
 import safetensors.torch
@@ -116,29 +111,11 @@ def run_module(args, info, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--fusor", type=pathlib.Path, required=True)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--samples", type=int, default=6,
-                        help="at most so many samples of a module and mode")
-    parser.add_argument("modules", nargs="*", metavar="MODULE")
-    args = parser.parse_args()
-    args.fusor = args.fusor.resolve()
-    warnings.simplefilter("ignore")
-    results = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for info in module_db:
-            name = info.module_cls.__name__
-            if args.modules and name not in args.modules:
-                continue
-            results[name] = run_module(args, info, pathlib.Path(folder))
-            args.out.write_text(json.dumps(results, indent=1) + "\n")
-            print(name, dict(results[name]["counts"]),
-                  *results[name]["failures"][:3], sep="; ", flush=True)
-    passed = sum(row["counts"]["passed"] for row in results.values())
-    failed = sum(len(row["failures"]) for row in results.values())
-    print(f"{passed} samples passed, {failed} failed")
-    sys.exit(failed != 0)
+    args = opinfo_suite.arguments(__doc__, "MODULE", samples=6)
+    opinfo_suite.run_suite(args, {
+        info.module_cls.__name__: functools.partial(run_module, args, info)
+        for info in module_db
+        if not args.names or info.module_cls.__name__ in args.names})
 
 
 if __name__ == "__main__":

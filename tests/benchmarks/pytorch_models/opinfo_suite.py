@@ -12,6 +12,7 @@ reason.
 
 import argparse
 import collections
+import functools
 import json
 import pathlib
 import re
@@ -154,34 +155,49 @@ def run_op(args, op, folder):
     return {"counts": counts, "failures": failures}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def arguments(description, kind, samples):
+    """Parses the arguments of a suite of operators or modules."""
+    parser = argparse.ArgumentParser(description=description.split("\n")[0])
     parser.add_argument("--fusor", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--samples", type=int, default=20,
-                        help="at most so many samples of an operator")
-    parser.add_argument("ops", nargs="*", metavar="OP")
+    parser.add_argument("--samples", type=int, default=samples,
+                        help="at most so many samples of each (default: "
+                        f"{samples})")
+    parser.add_argument("names", nargs="*", metavar=kind)
     args = parser.parse_args()
     args.fusor = args.fusor.resolve()
     warnings.simplefilter("ignore")
+    return args
+
+
+def run_suite(args, runs):
+    """Calls runs of {name: function of a folder} and writes their results.
+    Exits with 1 if a sample failed."""
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        for op in op_db:
-            name = op.name + ("." + op.variant_test_name
-                              if op.variant_test_name else "")
-            if args.ops and op.name not in args.ops:
-                continue
-            if torch.float64 not in op.dtypes or "dropout" in op.name:
-                continue  # dropout is random
-            results[name] = run_op(args, op, pathlib.Path(folder))
+        for name, run in runs.items():
+            results[name] = run(pathlib.Path(folder))
             args.out.write_text(json.dumps(results, indent=1) + "\n")
-            failures = results[name]["failures"]
-            print(name, dict(results[name]["counts"]), *failures[:3], sep="; ",
-                  flush=True)
+            print(name, dict(results[name]["counts"]),
+                  *results[name]["failures"][:3], sep="; ", flush=True)
     passed = sum(row["counts"]["passed"] for row in results.values())
     failed = sum(len(row["failures"]) for row in results.values())
     print(f"{passed} samples passed, {failed} failed")
     sys.exit(failed != 0)
+
+
+def main():
+    args = arguments(__doc__, "OP", samples=20)
+    runs = {}
+    for op in op_db:
+        if args.names and op.name not in args.names:
+            continue
+        if torch.float64 not in op.dtypes or "dropout" in op.name:
+            continue  # dropout is random
+        name = op.name + ("." + op.variant_test_name
+                          if op.variant_test_name else "")
+        runs[name] = functools.partial(run_op, args, op)
+    run_suite(args, runs)
 
 
 if __name__ == "__main__":

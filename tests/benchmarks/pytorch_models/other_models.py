@@ -90,7 +90,8 @@ def masked_inputs(batch):
     return {**token_inputs(batch, "input_ids"), "attention_mask": mask}
 
 
-# What makes a model, and its inputs for a batch.
+# By name: a function that returns the model, and one that returns its inputs
+# for a batch size.
 MODELS = {
     "bert_base": (bert_base, masked_inputs),
     "gpt2": (gpt2, masked_inputs),

@@ -135,6 +135,7 @@ class BenchCommand {
             (real ? SourceBytes(flags_.data, model, Split::kTrain) : 0)};
     program_ = &AddFirstProgram(*session_, flags_.compile, model.arch,
                                 models::Phase::kTrain, options, compile, use);
+    inputs_ = program_->FindModelInputs();
     const int64_t needed = NeededBytes(*session_, {program_}, use);
     ranks_.Agree(*session_);
     session_->state().Initialize(flags_.data.loader.seed);
@@ -209,9 +210,8 @@ class BenchCommand {
     if (fed) session_->Await(copied);
     const runtime::Batch& batch = source.Next();
     if (fed) {
-      const std::vector<int> inputs = program_->FindModelInputs();
-      for (size_t k = 0; k < inputs.size(); ++k) {
-        program_->SetInput(inputs[k], batch.input(k).data(),
+      for (size_t k = 0; k < inputs_.size(); ++k) {
+        program_->SetInput(inputs_[k], batch.input(k).data(),
                            batch.input(k).size_bytes(), copied, slot);
       }
     }
@@ -372,6 +372,7 @@ class BenchCommand {
   FILE* const text_;
   std::unique_ptr<runtime::Session> session_;
   runtime::Program* program_ = nullptr;
+  std::vector<int> inputs_;   // of the model
   bool stop_agreed_ = false;  // by all ranks
   double images_per_s_ = 0;   // on synthetic data
 };

@@ -82,10 +82,12 @@ runtime::Transform MakeTransform(const DataFlags& data, const ModelFlags& model,
   return transform;
 }
 
-// Returns the names of the input tensors in a data set. The first one has the
-// same name for all models.
+// The first input tensor has the same name in the data of all models.
+constexpr char kFirstTensor[] = "input";
+
+// Returns the names of the input tensors in a data set.
 std::vector<std::string> TensorNames(const ModelFlags& model) {
-  std::vector<std::string> names{"input"};
+  std::vector<std::string> names{kFirstTensor};
   if (const auto* custom = CustomOf(model)) {
     for (size_t i = 1; i < custom->inputs.size(); ++i) {
       names.push_back(custom->inputs[i].name);
@@ -101,9 +103,12 @@ std::optional<runtime::SampleForm> FormOf(
     const runtime::SampleTensors* tensors) {
   const models::CustomModel* custom = CustomOf(model);
   if (graph.FindInput(ir::kModelInput) == nullptr) return std::nullopt;
-  const std::vector<std::string> names = TensorNames(model);
+  const auto inputs =
+      std::ranges::count_if(graph.inputs(), [](const ir::Input& input) {
+        return ir::IsModelInputName(input.value->name());
+      });
   const bool images = (custom == nullptr || custom->classifies) &&
-                      names.size() == 1 && !model.options.sample.has_value();
+                      inputs == 1 && !model.options.sample.has_value();
   if (tensors == nullptr && images) return std::nullopt;
   const auto sample = [](const ir::Value* value) {
     ir::TensorType type{value->type().dtype, value->type().shape, {}};
@@ -114,7 +119,9 @@ std::optional<runtime::SampleForm> FormOf(
   for (const ir::Input& input : graph.inputs()) {
     if (!ir::IsModelInputName(input.value->name())) continue;
     const size_t index = form.inputs.size();
-    form.inputs.push_back({names[index], sample(input.value.get())});
+    form.inputs.push_back(
+        {index == 0 ? kFirstTensor : ir::OwnInputName(input.value->name()),
+         sample(input.value.get())});
     if (custom != nullptr && index < custom->inputs.size() &&
         !ir::IsFloat(form.inputs.back().type.dtype)) {
       form.inputs.back().tokens = custom->inputs[index].tokens;
