@@ -255,6 +255,13 @@ class Parser {
     for (const Json& spec : module.at("signature").at("input_specs")) {
       Input(spec);
     }
+    std::set<std::string> names;
+    for (const TorchInput& input : program_.inputs) {
+      if (input.name.empty() || !names.insert(input.name).second) {
+        Throw(fmt::format("input {} of the program", names.size()),
+              fmt::format("expected a name of its own, got '{}'", input.name));
+      }
+    }
     for (const Json& spec : module.at("signature").at("output_specs")) {
       // Other outputs repeat buffers that the program updates in place.
       if (!spec.contains("user_output")) continue;

@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -119,7 +120,13 @@ class Parser {
       ir::NamedTensor values = Tensor(tensor, "initializer " + tensor.name());
       result.tensors.insert_or_assign(values.name, std::move(values));
     }
+    std::set<std::string> names;
     for (const auto& input : graph.input()) {
+      if (input.name().empty() || !names.insert(input.name()).second) {
+        Throw(
+            fmt::format("input {} of the graph", names.size()),
+            fmt::format("expected a name of its own, got '{}'", input.name()));
+      }
       if (result.tensors.contains(input.name())) continue;
       result.inputs.push_back(Input(input));
     }

@@ -262,6 +262,27 @@ TEST(ImporterTest, OtherClassesReplaceTheLastLayerOfEachResult) {
   }
 }
 
+TEST(OnnxImporter, RejectsInputsWithoutAName) {
+  std::vector<uint8_t> file;
+  ReadFile(std::string(kExports) + "auxiliary.onnx", ErrorCode::kData, file);
+  // Field 11 is the graph's input. Its field 1 is the name "x". As field 3, the
+  // "x" is a comment.
+  const std::string_view input = "\x5A\x20\x0A\x01x\x12";
+  const auto at =
+      std::search(file.begin(), file.end(), input.begin(), input.end());
+  ASSERT_NE(at, file.end());
+  *(at + 2) = 0x1A;
+  try {
+    ImportOnnx("model.onnx", file);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kGraph);
+    EXPECT_STREQ(error.what(),
+                 "model.onnx: input 0 of the graph: expected a name of its "
+                 "own, got ''");
+  }
+}
+
 // Replaces the first occurrence of `from` in the archive by `to`, which has the
 // same length. The import must fail with `message`.
 void ExpectError(const std::string& from, const std::string& to,
