@@ -68,7 +68,7 @@ LibraryPlan PlanLibraryCall(const LibraryCall& call) {
     return {kWideWinogradImplementation, plan->workspace_bytes(), *plan};
   }
   if (const auto plan = PlanIm2col(call); plan.has_value()) {
-    return {kIm2colImplementation, plan->workspace_bytes(), *plan};
+    return {plan->implementation(), plan->workspace_bytes(), *plan};
   }
   if (const auto plan = PlanGrouped(call); plan.has_value()) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};

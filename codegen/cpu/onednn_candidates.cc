@@ -42,6 +42,19 @@ bool IsGemm(const Chosen& chosen) {
   return chosen.implementation.find("gemm") != std::string::npos;
 }
 
+bool IsAmx(const Chosen& chosen) {
+  return chosen.implementation.find("amx") != std::string::npos;
+}
+
+// oneDNN 2.6's weight gradients on AMX add to all their f32 sums for each row
+// of an image. Returns the time that this takes in the second-level caches.
+int64_t SumsNs(const Convolution& t) {
+  constexpr double kBytesPerNs = 300;  // measured with two cores
+  return static_cast<int64_t>(
+      8 * static_cast<double>(t.y.shape[0] * t.y.shape[2]) *
+      static_cast<double>(t.weight.num_elements()) / kBytesPerNs);
+}
+
 // Returns whether a convolution is one matrix product per image.
 bool IsOneProduct(const TensorType& weight, int64_t groups) {
   return groups == 1 && weight.shape[2] == 1 && weight.shape[3] == 1;
@@ -239,6 +252,26 @@ std::optional<LibraryCandidate> AnyWinograd(const Convolution& t,
   return MakeCandidate("winograd", "winograd", *chosen, t.kind, node, target);
 }
 
+// Moves the candidates that run on AMX to the front. Their activations have
+// channels last. `last`: the convolution's in that layout.
+void PreferAmx(const Convolution& t, const Chosen& last,
+               const std::optional<LibraryCandidate>& im2col,
+               std::vector<LibraryCandidate>& candidates) {
+  const auto found = std::find_if(
+      candidates.begin(), candidates.end(), [&](const LibraryCandidate& c) {
+        return c.implementation == last.implementation;
+      });
+  if (found == candidates.end()) return;
+  if (t.kind == ConvKind::kGradWeight) {
+    found->modelled_ns += SumsNs(t);
+  }
+  std::rotate(candidates.begin(), found, found + 1);
+  if (!im2col.has_value()) return;
+  const bool first = t.kind == ConvKind::kGradInput ||
+                     im2col->modelled_ns <= candidates[0].modelled_ns;
+  candidates.insert(candidates.begin() + (first ? 0 : 1), *im2col);
+}
+
 std::vector<LibraryCandidate> ConvCandidates(const Node& node,
                                              const ir::Target& target) {
   Convolution t = *ir::ConvolutionOf(node);
@@ -278,6 +311,9 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
   if (last.has_value() && !IsReference(*last) &&
       (!direct.has_value() || last->x != direct->x)) {
     add("direct-nhwc", "direct", last);
+  }
+  if (target.amx && last.has_value() && IsAmx(*last)) {
+    PreferAmx(t, *last, im2col, candidates);
   }
   return candidates;
 }

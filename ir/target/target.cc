@@ -50,7 +50,11 @@ Target DefaultCpuTarget() {
                       __builtin_cpu_supports("avx512dq") != 0 &&
                       __builtin_cpu_supports("avx512bw") != 0 &&
                       __builtin_cpu_supports("avx512vl") != 0;
-  return WithThreads(FindTarget(avx512 ? "cpu-avx512" : "cpu-avx2"),
+  const bool amx = avx512 && __builtin_cpu_supports("avx512bf16") != 0 &&
+                   __builtin_cpu_supports("amx-bf16") != 0;
+  return WithThreads(FindTarget(amx      ? "cpu-amx"
+                                : avx512 ? "cpu-avx512"
+                                         : "cpu-avx2"),
                      AvailableThreads());
 }
 

@@ -32,6 +32,9 @@ struct Target {
   // precision only stores it and converts their operands to f32.
   bool bf16_matmul = false;
   bool f16_matmul = false;
+  // CPU: whether bf16 matmuls run on AMX's matrix registers, for which
+  // activations have channels last.
+  bool amx = false;
   int64_t launch_overhead_ns = 0;  // between consecutive kernels
 
   // Returns the floats per vector, 16 or 8: the channel block of blocked

@@ -41,6 +41,7 @@ Target ParseTarget(std::string_view text, std::string_view source) {
   target.winograd_efficiency = spec.winograd_efficiency();
   target.bf16_matmul = spec.bf16_matmul();
   target.f16_matmul = spec.f16_matmul();
+  target.amx = spec.amx();
   target.launch_overhead_ns = spec.launch_overhead_ns();
   return target;
 }

@@ -380,12 +380,15 @@ class Assignment {
   }
 
   // Returns true for state, also if cast.
-  static bool IsState(const Value& value) {
+  bool IsState(const Value& value) const {
     const Node* producer = value.producer();
-    return producer == nullptr ||
-           (producer->num_inputs() == 1 &&
-            producer->op().fusion == ir::FusionKind::kElementwise &&
-            IsState(*producer->input(0)));
+    if (producer == nullptr) {
+      return ir::IsState(
+          graph_.inputs()[static_cast<size_t>(value.index())].role);
+    }
+    return producer->num_inputs() == 1 &&
+           producer->op().fusion == ir::FusionKind::kElementwise &&
+           IsState(*producer->input(0));
   }
 
   void Demand(Node& node, size_t operand, const Layout& layout) {

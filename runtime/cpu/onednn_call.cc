@@ -1,61 +1,48 @@
-// Runs oneDNN's primitives.
+#include "runtime/cpu/onednn_call.h"
 
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
-#include <string>
 
 #include "codegen/cpu/onednn_layout.h"
 #include "ir/support/error.h"
 #include "runtime/cpu/library_calls.h"
 
 namespace fusor::cpu {
-namespace {
 
 using codegen::LibraryCall;
 
-// A oneDNN primitive with one memory object per argument, whose pointers are
-// set before each run. Uses the C API, which takes the arguments as a plain
-// array.
-class Primitive {
- public:
-  explicit Primitive(const PrimitivePlan& plan)
-      : primitive_(plan.desc.get()),
-        stream_(Engine()),
-        implementation_(plan.desc.impl_info_str()) {
-    for (const auto& [arg, desc] : plan.args) Add(arg, desc);
-    if (plan.workspace_bytes() > 0) {
-      Add(DNNL_ARG_SCRATCHPAD, plan.desc.scratchpad_desc());
-    }
+Primitive::Primitive(const PrimitivePlan& plan)
+    : primitive_(plan.desc.get()),
+      stream_(Engine()),
+      implementation_(plan.desc.impl_info_str()) {
+  for (const auto& [arg, desc] : plan.args) Add(arg, desc);
+  if (plan.workspace_bytes() > 0) {
+    Add(DNNL_ARG_SCRATCHPAD, plan.desc.scratchpad_desc());
   }
+}
 
-  void Run(void* const* args) const {
-    for (size_t i = 0; i < memories_.size(); ++i) {
-      memories_[i].set_data_handle(args[i]);
-    }
-    const dnnl_status_t status =
-        dnnl_primitive_execute(primitive_.get(), stream_.get(),
-                               static_cast<int>(args_.size()), args_.data());
-    FUSOR_CHECK(status != dnnl_out_of_memory, kOutOfMemory,
-                "oneDNN {}: the system does not provide enough memory",
-                implementation_);
-    FUSOR_CHECK(status == dnnl_success, kDevice, "oneDNN {}: status {}",
-                implementation_, static_cast<int>(status));
+void Primitive::Run(void* const* args) const {
+  for (size_t i = 0; i < memories_.size(); ++i) {
+    memories_[i].set_data_handle(args[i]);
   }
+  const dnnl_status_t status =
+      dnnl_primitive_execute(primitive_.get(), stream_.get(),
+                             static_cast<int>(args_.size()), args_.data());
+  FUSOR_CHECK(status != dnnl_out_of_memory, kOutOfMemory,
+              "oneDNN {}: the system does not provide enough memory",
+              implementation_);
+  FUSOR_CHECK(status == dnnl_success, kDevice, "oneDNN {}: status {}",
+              implementation_, static_cast<int>(status));
+}
 
- private:
-  void Add(int arg, const dnnl::memory::desc& desc) {
-    memories_.push_back(dnnl::memory(desc, Engine(), nullptr));
-    args_.push_back({arg, memories_.back().get()});
-  }
+void Primitive::Add(int arg, const dnnl::memory::desc& desc) {
+  memories_.push_back(dnnl::memory(desc, Engine(), nullptr));
+  args_.push_back({arg, memories_.back().get()});
+}
 
-  dnnl::primitive primitive_;
-  dnnl::stream stream_;
-  std::string implementation_;
-  std::vector<dnnl::memory> memories_;
-  std::vector<dnnl_exec_arg_t> args_;
-};
+namespace {
 
 class PrimitiveExecutable final : public CpuExecutable {
  public:

@@ -233,6 +233,16 @@ TEST_P(NotANumber, PassesReluAndMaxPool) {
     ExpectAsInterpreted(text, run);
     ModuleRun weight = run;
     weight.first = {{"w", NAN}};
+    // AMX kernels multiply the zeros of the padding, too.
+    for (const auto& [from, to] :
+         {std::pair(" {pad=[1,1]}", " {pad=[0,0]}"),
+          std::pair("[1,16,8,8]\n        %r", "[1,16,6,6]\n        %r"),
+          std::pair("[1,16,8,8]\n        return",
+                    "[1,16,6,6]\n        return")}) {
+      const size_t at = text.find(from);
+      ASSERT_NE(at, std::string::npos);
+      text.replace(at, std::string_view(from).size(), to);
+    }
     ExpectAsInterpreted(text, weight);
   }
   for (const char* shape : {"2,32", "1,3"}) {

@@ -83,7 +83,7 @@ MASKS = [(re.compile(lines), re.compile(varies)) for lines, varies in (
 ELSEWHERE = [re.compile(varies) for varies in (
     r"(?<= fuse_contraction ).*",
     r"(?<= )(k_\w+|\w+ by \w+:\w+) at .*", r'(?<=checksum":)".*"',
-    r"cpu-avx\w+", r"AVX[-\w]*( with bf16)?", "-?" + NUMBER)]
+    r"cpu-a\w+", r"AVX[-\w]*( with bf16)?", "-?" + NUMBER)]
 
 
 @dataclasses.dataclass

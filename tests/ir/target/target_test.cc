@@ -39,7 +39,7 @@ std::string TargetError(std::string_view text) {
 
 TEST(Target, EveryBuiltInDescriptionParsesUnderItsFileName) {
   EXPECT_THAT(TargetNames(),
-              ElementsAre("cpu-avx2", "cpu-avx512", "nvidia-a100",
+              ElementsAre("cpu-amx", "cpu-avx2", "cpu-avx512", "nvidia-a100",
                           "nvidia-b200", "nvidia-h100", "nvidia-h200"));
   for (const std::string& name : TargetNames()) {
     EXPECT_EQ(FindTarget(name).name, name);

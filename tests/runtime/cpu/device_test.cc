@@ -34,7 +34,7 @@ TEST(CpuDeviceTest, SaysWhatItIs) {
   EXPECT_EQ(Cpu::Get().backend().device_count(), 1);
   EXPECT_THAT(
       Cpu::Get().backend().Diagnose(),
-      AllOf(Contains(HasSubstr("threads, target cpu-avx")),
+      AllOf(Contains(HasSubstr("threads, target cpu-a")),
             Contains(StartsWith("llvm 19")), Contains(StartsWith("oneDNN ")),
             Contains(StartsWith("huge pages")),
             Contains(StartsWith("memory: "))));

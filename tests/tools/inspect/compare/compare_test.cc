@@ -275,7 +275,7 @@ TEST(Compare, ComparesMatchingCallsOfWinogradAndDirect) {
   }
   // With this batch size, Winograd's workspace pays.
   const models::ModelOptions options = {
-      .batch = 32, .image_size = 32, .num_classes = 10};
+      .batch = 64, .image_size = 32, .num_classes = 10};
   const auto model =
       models::BuildModel("resnet20-cifar", models::Phase::kTrain, options)
           .graph;
