@@ -29,14 +29,6 @@ struct Conv3dOptions {
   int64_t groups = 1;
 };
 
-// One element of an interpolated dimension: (1 - share) times the element
-// `first` plus share times the element `second`.
-struct Interpolation {
-  int64_t first = 0;
-  int64_t second = 0;
-  double share = 0;
-};
-
 struct Pool2dOptions {
   int64_t window_h = 2, window_w = 2;
   int64_t stride_h = 2, stride_w = 2;
@@ -300,11 +292,6 @@ class Builder {
   // updates.
   Value* ScatterAdd(Value* updates, std::vector<Value*> indices, Shape shape,
                     std::vector<int64_t> dims, Where at = {});
-  // Returns x, of a floating dtype, with the given interpolated elements along
-  // `dim` in place of its own. Expresses nearest and linear resizing, in any
-  // convention of coordinates. Throws kGraph if a position is outside x.
-  Value* Interpolate(Value* x, const std::vector<Interpolation>& elements,
-                     int64_t dim, Where at = {});
 
   // --- Reductions; dims in any order, dropped or kept with extent 1 ----------
   Value* ReduceSum(Value* x, std::vector<int64_t> dims, bool keepdim = false,

@@ -85,41 +85,6 @@ Value* Builder::ScatterAdd(Value* updates, std::vector<Value*> indices,
       ->output();
 }
 
-Value* Builder::Interpolate(Value* x,
-                            const std::vector<Interpolation>& elements,
-                            int64_t dim, Where at) {
-  const Layer layer(*this, at);
-  CheckValues("interpolate", {x}, at);
-  dim = CheckDim("interpolate", dim, x->type().rank(), at);
-  const int64_t extent = x->type().shape[dim];
-  const auto count = static_cast<int64_t>(elements.size());
-  std::vector<double> first, second, share;
-  for (const Interpolation& element : elements) {
-    for (const int64_t position : {element.first, element.second}) {
-      FUSOR_CHECK(position >= 0 && position < extent, kGraph,
-                  "interpolate({}){}: position {} of dimension {}",
-                  ToString(x->type()), AtLocation(Here(at)), position, dim);
-    }
-    first.push_back(static_cast<double>(element.first));
-    second.push_back(static_cast<double>(element.second));
-    share.push_back(element.share);
-  }
-  const auto read = [&](std::vector<double> positions) {
-    return Take(x, Constant(DType::kI32, {count}, std::move(positions)), dim);
-  };
-  Value* near = read(std::move(first));
-  if (std::all_of(share.begin(), share.end(),
-                  [](double s) { return s == 0; })) {
-    return near;
-  }
-  Value* far = read(std::move(second));
-  Value* shares =
-      Broadcast(Constant(x->type().dtype, {count}, std::move(share)),
-                near->type().shape, {dim});
-  return Plus(Times(near, Minus(ScalarLike(shares, 1), shares)),
-              Times(far, shares));
-}
-
 Value* Builder::IndexOfHit(Value* hits, int64_t dim, bool keepdim, bool last) {
   const Shape& shape = hits->type().shape;
   Value* index = Iota(DType::kI64, shape, dim);

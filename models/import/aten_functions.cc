@@ -37,6 +37,14 @@ Values Round(AtenCall& call) {
   return {ir::IsFloat(x->type().dtype) ? HalfToEven(call.b(), x) : x};
 }
 
+Values RoundToDecimals(AtenCall& call) {
+  Builder& b = call.b();
+  const double factor =
+      std::pow(10, static_cast<double>(call.Int("decimals", 0)));
+  Value* x = FloatSelf(call);
+  return {b.Divide(HalfToEven(b, b.Times(x, factor)), b.ScalarLike(x, factor))};
+}
+
 Values Sign(AtenCall& call) {
   Value* x = call.Tensor("self");
   return {x->type().dtype == DType::kBool ? x : call.b().Sign(x)};
@@ -409,6 +417,7 @@ constexpr AtenOp kFunctionOps[] = {
     {"prelu.default", ParametricRelu},
     {"prod.default", Product},
     {"prod.dim_int", Product},
+    {"round.decimals", RoundToDecimals},
     {"round.default", Round},
     {"sign.default", Sign},
     {"sgn.default", Sign},

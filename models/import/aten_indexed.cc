@@ -1,4 +1,4 @@
-// Operators that access elements by index, cumulative sums, resizing.
+// Operators that access elements by index, cumulative sums.
 
 #include <algorithm>
 #include <cmath>
@@ -87,9 +87,14 @@ Value* Updated(Builder& b, Value* self, Value* updates, bool accumulate,
   return b.Select(hit, means, self);
 }
 
-// Adds updates, a tensor or a number, to self, or replaces its elements.
-template <bool kAdds>
-Values Scatter(AtenCall& call) {
+// The operands of the scatter operators.
+struct Scattering {
+  Value* self;
+  Value* updates;
+  std::function<Value*(Value*)> add;  // adds updates to a zero tensor
+};
+
+Scattering ScatteringOf(AtenCall& call) {
   Builder& b = call.b();
   Value* self = call.Tensor("self");
   Value* index = call.Tensor("index");
@@ -115,10 +120,101 @@ Values Scatter(AtenCall& call) {
     high.push_back(ShapeOf(self)[d] - part[d]);
   }
   const Ints zeros(part.size(), 0);
-  return {Updated(b, self, updates, kAdds, [&](Value* x) {
-    Value* sums = b.ScatterAdd(x, {index}, part, dims);
-    return high == zeros ? sums : b.Pad(sums, zeros, high, zeros, 0);
-  })};
+  return {self, updates, [=, &b](Value* x) {
+            Value* sums = b.ScatterAdd(x, {index}, part, dims);
+            return high == zeros ? sums : b.Pad(sums, zeros, high, zeros, 0);
+          }};
+}
+
+// Adds updates, a tensor or a number, to self, or replaces its elements.
+template <bool kAdds>
+Values Scatter(AtenCall& call) {
+  const Scattering s = ScatteringOf(call);
+  return {Updated(call.b(), s.self, s.updates, kAdds, s.add)};
+}
+
+// The sums or means of the updates of each element, and of the element itself.
+Values ScatterReduce(AtenCall& call) {
+  Builder& b = call.b();
+  const Scattering s = ScatteringOf(call);
+  const std::string reduce = call.Text("reduce", "");
+  const bool with_self = call.Bool("include_self", true);
+  if (reduce != "sum" && reduce != "mean") {
+    call.Throw("reduce " + reduce + ": expected sum or mean");
+  }
+  if (reduce == "mean" && !with_self) {
+    return {Updated(b, s.self, s.updates, false, s.add)};
+  }
+  Value* sums = s.add(s.updates);
+  if (reduce == "sum" && with_self) return {b.Plus(s.self, sums)};
+  const DType dtype = s.self->type().dtype;
+  const DType counting = ir::IsFloat(dtype) ? dtype : DType::kI64;
+  Value* counts =
+      b.StopGradient(s.add(b.Constant(counting, ShapeOf(s.updates), {1})));
+  if (reduce == "sum") {
+    return {b.Select(b.Compare("gt", counts, 0.0), sums, s.self)};
+  }
+  Value* all = b.Plus(s.self, sums);
+  Value* number = b.Cast(b.Plus(counts, 1.0), dtype);
+  return {ir::IsFloat(dtype) ? b.Divide(all, number)
+                             : b.FloorDivide(all, number)};
+}
+
+// The sums or means of the rows of each bag: bag i is the elements of the index
+// from offset i to the next one. Without kCountsFromEnd, a negative padding
+// index is none.
+template <bool kCountsFromEnd>
+Values EmbeddingBag(AtenCall& call) {
+  Builder& b = call.b();
+  Value* table = call.Tensor("weight");
+  Value* index = call.Tensor("indices");
+  Value* offsets = call.Tensor("offsets");
+  CheckIndex(call, index);
+  CheckIndex(call, offsets);
+  call.Bool("scale_grad_by_freq", false);
+  call.Bool("sparse", false);
+  constexpr int64_t kMean = 1, kMax = 2;
+  const int64_t mode = call.Int("mode", 0);
+  if (mode >= kMax) call.Throw("mode max: expected sum or mean");
+  if (RankOf(index) != 1 || RankOf(offsets) != 1 || RankOf(table) != 2) {
+    call.Throw("expected a matrix and vectors of indices and offsets, got " +
+               ToString(table->type()) + ", " + ToString(index->type()) +
+               " and " + ToString(offsets->type()));
+  }
+  const int64_t count = ShapeOf(index)[0], width = ShapeOf(table)[1];
+  int64_t bags = ShapeOf(offsets)[0];
+  if (call.Bool("include_last_offset", false)) {
+    --bags;
+    if (bags < 1) call.Throw("offsets: expected one more than bags");
+    offsets = b.Slice(offsets, {0}, {bags});
+  }
+  // An element's bag is the number of offsets up to it, less one.
+  Value* starts =
+      b.ScatterAdd(b.Constant(DType::kI64, {bags}, {1}),
+                   {b.Cast(offsets, DType::kI64)}, {count + 1}, {-1});
+  Value* bag = b.Plus(
+      b.Slice(b.CumulativeSum(starts, 0, false, false), {0}, {count}), -1.0);
+  bag = b.Reshape(bag, {count, 1});
+  const DType dtype = table->type().dtype;
+  Value* share = b.Constant(dtype, {count, 1}, {1});
+  if (call.Has("padding_idx")) {
+    int64_t padding = call.Int("padding_idx");
+    if (kCountsFromEnd && padding < 0) padding += ShapeOf(table)[0];
+    Value* kept = b.Compare("ne", index, static_cast<double>(padding));
+    share = b.Cast(b.Reshape(kept, {count, 1}), dtype);
+  }
+  Value* weights = share;
+  if (Value* given = call.OptionalTensor("per_sample_weights")) {
+    weights = b.Times(share, b.Reshape(given, {count, 1}));
+  }
+  Value* rows = b.Times(b.Take(table, index, 0), weights);
+  Value* y = b.ScatterAdd(rows, {bag}, {bags, width}, {-1, 1});
+  if (mode == kMean) {
+    Value* sizes = b.ScatterAdd(share, {bag}, {bags, 1}, {-1, 1});
+    y = b.Divide(y, b.Maximum(sizes, b.ScalarLike(sizes, 1)));
+  }
+  // The other results are for PyTorch's own gradient.
+  return {y, nullptr, nullptr, nullptr};
 }
 
 // Elements of the flat tensor.
@@ -342,15 +438,18 @@ Values Roll(AtenCall& call) {
   return {b.Gather(x, indices, read)};
 }
 
+Value* Flipped(AtenCall& call, Value* x, size_t dim) {
+  const int64_t extent = ShapeOf(x)[dim];
+  return Rearranged(call, x, dim, extent,
+                    [&](int64_t i) { return extent - 1 - i; });
+}
+
 Values Flip(AtenCall& call) {
   Value* x = call.Tensor("self");
   const Ints dims = call.Ints("dims");
   if (dims.size() > ShapeOf(x).size()) call.Throw("dims: too many");
-  for (const int64_t named : dims) {
-    const auto dim = static_cast<size_t>(DimOf(call, named, RankOf(x)));
-    const int64_t extent = ShapeOf(x)[dim];
-    x = Rearranged(call, x, dim, extent,
-                   [&](int64_t i) { return extent - 1 - i; });
+  for (const int64_t dim : dims) {
+    x = Flipped(call, x, static_cast<size_t>(DimOf(call, dim, RankOf(x))));
   }
   return {x};
 }
@@ -359,9 +458,26 @@ template <size_t kDim>
 Values FlipDim(AtenCall& call) {
   Value* x = call.Tensor("self");
   if (ShapeOf(x).size() <= kDim) call.Throw("expected more dimensions");
-  const int64_t extent = ShapeOf(x)[kDim];
-  return {Rearranged(call, x, kDim, extent,
-                     [&](int64_t i) { return extent - 1 - i; })};
+  return {Flipped(call, x, kDim)};
+}
+
+// Rotates the plane of two dimensions k times from the first to the second.
+Values Rotate90(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  Ints dims = call.Ints("dims", {0, 1});
+  if (dims.size() != 2) call.Throw("dims: expected two");
+  for (int64_t& dim : dims) dim = DimOf(call, dim, RankOf(x));
+  if (dims[0] == dims[1]) call.Throw("dims: expected two different ones");
+  const int64_t turns = (call.Int("k", 1) % 4 + 4) % 4;
+  const auto first = static_cast<size_t>(dims[0]);
+  const auto second = static_cast<size_t>(dims[1]);
+  if (turns == 2) return {Flipped(call, Flipped(call, x, first), second)};
+  if (turns == 0) return {x};
+  Ints permutation(ShapeOf(x).size());
+  std::iota(permutation.begin(), permutation.end(), 0);
+  std::swap(permutation[first], permutation[second]);
+  return {call.b().Transpose(Flipped(call, x, turns == 1 ? second : first),
+                             std::move(permutation))};
 }
 
 // Pairs of low and high padding, last dimension first.
@@ -432,83 +548,14 @@ Values ExtremumAndIndex(AtenCall& call) {
   return {b.Reshape(found, shape), b.Reshape(index, shape)};
 }
 
-// --- Resizing ----------------------------------------------------------------
-
-// Returns the elements that element i of a resized dimension reads (ATen,
-// UpSample.h).
-ir::Interpolation Nearest(int64_t i, int64_t in, int64_t out, double scale,
-                          bool exact) {
-  const double ratio = scale > 0
-                           ? 1 / scale
-                           : static_cast<double>(in) / static_cast<double>(out);
-  const float at = static_cast<float>(i) + (exact ? 0.5F : 0.0F);
-  const auto position =
-      static_cast<int64_t>(std::floor(at * static_cast<float>(ratio)));
-  const int64_t last = std::min(position, in - 1);
-  return {last, last, 0};
-}
-ir::Interpolation Linear(int64_t i, int64_t in, int64_t out, double scale,
-                         bool align) {
-  const double spans = static_cast<double>(out - 1);
-  const double ratio =
-      align       ? (out > 1 ? static_cast<double>(in - 1) / spans : 0)
-      : scale > 0 ? 1 / scale
-                  : static_cast<double>(in) / static_cast<double>(out);
-  const double x = static_cast<double>(i);
-  const double at = align ? x * ratio : std::max(0.0, (x + 0.5) * ratio - 0.5);
-  const int64_t first = std::min(static_cast<int64_t>(std::floor(at)), in - 1);
-  return {first, std::min(first + 1, in - 1),
-          std::clamp(at - static_cast<double>(first), 0.0, 1.0)};
-}
-
-// Resizes the last `count` dimensions, one after the other.
-enum class Resampling { kNearest, kNearestExact, kLinear };
-template <Resampling mode, size_t count>
-Values Resize(AtenCall& call) {
-  Value* x = call.Tensor(call.Has("input") ? "input" : "self");
-  constexpr bool linear = mode == Resampling::kLinear;
-  if (RankOf(x) != static_cast<int64_t>(count) + 2) {
-    call.Throw(fmt::format("expected rank {}, got {}", count + 2,
-                           ToString(x->type())));
-  }
-  const bool align = linear && call.Bool("align_corners", false);
-  std::vector<double> scales(count, 0);
-  Ints size = call.Ints("output_size");
-  if (call.Has("scale_factors")) {
-    scales = call.Numbers("scale_factors");
-    size.resize(count);
-    for (size_t i = 0; i < count && scales.size() == count; ++i) {
-      const double extent =
-          std::floor(static_cast<double>(ShapeOf(x)[2 + i]) * scales[i]);
-      size[i] = extent >= 1 && extent < 1e6 ? static_cast<int64_t>(extent) : 0;
-    }
-  }
-  if (size.size() != count || scales.size() != count ||
-      *std::min_element(size.begin(), size.end()) < 1 ||
-      *std::max_element(size.begin(), size.end()) > (1 << 20)) {
-    call.Throw(fmt::format("expected {} extents or scale factors", count));
-  }
-  for (size_t i = 0; i < count; ++i) {
-    const int64_t in = ShapeOf(x)[2 + i];
-    std::vector<ir::Interpolation> elements;
-    for (int64_t o = 0; o < size[i]; ++o) {
-      elements.push_back(linear ? Linear(o, in, size[i], scales[i], align)
-                                : Nearest(o, in, size[i], scales[i],
-                                          mode == Resampling::kNearestExact));
-    }
-    x = call.b().Interpolate(x, elements, static_cast<int64_t>(2 + i));
-  }
-  return {x};
-}
-
 constexpr AtenOp kIndexedOps[] = {
-    {"_upsample_nearest_exact1d.vec", Resize<Resampling::kNearestExact, 1>},
-    {"_upsample_nearest_exact2d.vec", Resize<Resampling::kNearestExact, 2>},
-    {"_upsample_nearest_exact3d.vec", Resize<Resampling::kNearestExact, 3>},
     {"argmax.default", ArgExtremum<&Builder::ArgMax>},
     {"argmin.default", ArgExtremum<&Builder::ArgMin>},
     {"cumsum.default", CumulativeSum},
+    {"_embedding_bag.default", EmbeddingBag<false>},
     {"embedding.default", Embedding},
+    {"embedding_bag.default", EmbeddingBag<false>},
+    {"embedding_bag.padding_idx", EmbeddingBag<true>},
     {"flip.default", Flip},
     {"fliplr.default", FlipDim<1>},
     {"flipud.default", FlipDim<0>},
@@ -528,17 +575,13 @@ constexpr AtenOp kIndexedOps[] = {
     {"replication_pad2d.default", ReplicationPad},
     {"replication_pad3d.default", ReplicationPad},
     {"roll.default", Roll},
+    {"rot90.default", Rotate90},
     {"scatter.src", Scatter<false>},
     {"scatter.value", Scatter<false>},
     {"scatter_add.default", Scatter<true>},
+    {"scatter_reduce.two", ScatterReduce},
     {"take.default", TakeFlat},
     {"take_along_dim.default", TakeAlongDim},
-    {"upsample_bilinear2d.vec", Resize<Resampling::kLinear, 2>},
-    {"upsample_linear1d.vec", Resize<Resampling::kLinear, 1>},
-    {"upsample_nearest1d.vec", Resize<Resampling::kNearest, 1>},
-    {"upsample_nearest2d.vec", Resize<Resampling::kNearest, 2>},
-    {"upsample_nearest3d.vec", Resize<Resampling::kNearest, 3>},
-    {"upsample_trilinear3d.vec", Resize<Resampling::kLinear, 3>},
 };
 
 }  // namespace

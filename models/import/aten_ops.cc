@@ -6,7 +6,7 @@ const AtenOp* FindAtenOp(std::string_view name) {
   for (const auto family :
        {AtenConvolutionOps, AtenElementwiseOps, AtenFunctionOps, AtenIndexedOps,
         AtenLayerOps, AtenLossOps, AtenPoolOps, AtenRearrangedOps,
-        AtenRecurrentOps, AtenShapeOps, AtenVectorOps}) {
+        AtenRecurrentOps, AtenResamplingOps, AtenShapeOps, AtenVectorOps}) {
     for (const AtenOp& op : family()) {
       if (op.name == name) return &op;
     }

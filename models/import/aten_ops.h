@@ -33,12 +33,13 @@ struct AtenOp {
 std::span<const AtenOp> AtenElementwiseOps();
 std::span<const AtenOp> AtenConvolutionOps();
 std::span<const AtenOp> AtenFunctionOps();  // of mathematics, order
-std::span<const AtenOp> AtenIndexedOps();   // access by index, resizing
+std::span<const AtenOp> AtenIndexedOps();   // access by index
 std::span<const AtenOp> AtenLayerOps();     // with weights, reductions
 std::span<const AtenOp> AtenLossOps();
 std::span<const AtenOp> AtenPoolOps();
 std::span<const AtenOp> AtenRearrangedOps();
 std::span<const AtenOp> AtenRecurrentOps();
+std::span<const AtenOp> AtenResamplingOps();
 std::span<const AtenOp> AtenShapeOps();   // views, data movement, sources
 std::span<const AtenOp> AtenVectorOps();  // norms, products, order statistics
 

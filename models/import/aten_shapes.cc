@@ -575,6 +575,40 @@ Values Dropout(AtenCall& call) {
   return {call.layers().Dropout(x, p)};
 }
 
+// The mask has no gradient and no other use.
+Values NativeDropout(AtenCall& call) { return {Dropout(call)[0], nullptr}; }
+
+// Drops elements, or whole channels. With kAlpha, keeps the mean and variance
+// of SELU's results (Klambauer et al., "Self-Normalizing Neural Networks",
+// 2017): dropped elements become SELU's lower limit, then all are scaled and
+// shifted.
+template <bool kChannels, bool kAlpha>
+Values DropoutVariant(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("input");
+  const double p = call.Number("p");
+  if (!call.Bool("train", true) || !call.layers().training() || p == 0) {
+    return {x};
+  }
+  Shape shape = ShapeOf(x);
+  if (kChannels) {
+    if (shape.size() < 2) {
+      call.Throw("expected [N,C,..], got " + ToString(x->type()));
+    }
+    std::fill(shape.begin() + 2, shape.end(), 1);
+  }
+  Value* kept = b.BroadcastTo(b.Compare("ge", call.layers().Random(shape), p),
+                              ShapeOf(x));
+  if (!kAlpha || p == 1) {
+    const double scale = p == 1 ? 0 : 1 / (1 - p);
+    return {b.Select(kept, b.Times(x, scale), b.ScalarLike(x, 0))};
+  }
+  constexpr double kLeast = -1.7580993408473766;
+  const double scale = 1 / std::sqrt((kLeast * kLeast * p + 1) * (1 - p));
+  Value* dropped = b.Select(kept, x, b.ScalarLike(x, kLeast));
+  return {b.Plus(b.Times(dropped, scale), -scale * kLeast * p)};
+}
+
 // Returns 1 with probability p, else 0. In evaluation returns the expectation
 // p, so that the usual division by p gives 1.
 Values Bernoulli(AtenCall& call) {
@@ -670,6 +704,9 @@ constexpr AtenOp kShapesOps[] = {
     {"bernoulli.float", Bernoulli},
     {"bernoulli.p", Bernoulli},
     {"dropout.default", Dropout},
+    {"alpha_dropout.default", DropoutVariant<false, true>},
+    {"feature_alpha_dropout.default", DropoutVariant<true, true>},
+    {"feature_dropout.default", DropoutVariant<true, false>},
     {"empty.memory_format", Filled<kSize, 0>},
     {"empty_like.default", Filled<kLike, 0>},
     {"eye.default", Eye},
@@ -679,6 +716,7 @@ constexpr AtenOp kShapesOps[] = {
     {"full.default", Full},
     {"full_like.default", Full},
     {"linspace.default", Linspace},
+    {"native_dropout.default", NativeDropout},
     {"new_empty.default", Filled<kDType, 0>},
     {"new_ones.default", Filled<kDType, 1>},
     {"new_full.default", Full},

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "models/functions.h"
 #include "models/onnx/onnx_ops.h"
+#include "models/resampling.h"
 
 namespace fusor::models {
 
@@ -20,12 +20,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// The elements that one element of a result reads, and their weights.
-struct Taps {
-  Ints positions;  // may be outside
-  std::vector<double> weights;
-};
-
 // How one axis is resized.
 struct Axis {
   int64_t in, out;
@@ -35,8 +29,8 @@ struct Axis {
 
 struct Resampling {
   std::string coordinates, mode, nearest;
-  double cubic;
-  bool antialias, exclude_outside;
+  bool antialias;
+  ResizeFilter filter;  // of modes other than nearest
 };
 
 // Returns the position in the input of an element of the result.
@@ -70,68 +64,11 @@ int64_t Nearest(const std::string& mode, double at) {
   return static_cast<int64_t>(low) + (up ? 1 : 0);
 }
 
-// Returns the weight of an element at this distance (Keys 1981; linear: a
-// triangle).
-double Kernel(const Resampling& r, double distance) {
-  const double x = std::abs(distance);
-  if (r.mode == "linear") return std::max(0.0, 1 - x);
-  const double a = r.cubic;
-  if (x <= 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
-  if (x < 2) return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
-  return 0;
-}
-
-Taps TapsAt(const Resampling& r, const Axis& axis, double at) {
+Taps TapsOf(const Resampling& r, const Axis& axis, double at) {
   if (r.mode == "nearest") return {{Nearest(r.nearest, at)}, {1}};
-  Taps taps;
-  // Antialiasing stretches the kernel to the input range of one result element.
-  const double scale = r.antialias ? std::min(axis.scale, 1.0) : 1;
-  const double radius = (r.mode == "linear" ? 1 : 2) / scale;
-  double sum = 0;
-  const auto last = static_cast<int64_t>(std::floor(at + radius));
-  for (auto i = static_cast<int64_t>(std::ceil(at - radius)); i <= last; ++i) {
-    const double weight = Kernel(r, scale * (static_cast<double>(i) - at));
-    const bool outside = i < 0 || i >= axis.in;
-    if (weight == 0 || (outside && r.exclude_outside)) continue;
-    taps.positions.push_back(i);
-    taps.weights.push_back(weight);
-    sum += weight;
-  }
-  if (r.antialias || r.exclude_outside) {
-    for (double& weight : taps.weights) weight /= sum == 0 ? 1 : sum;
-  }
-  return taps;
-}
-
-// Replaces an axis by weighted sums of its elements. Outside the axis, uses its
-// first or last element.
-Value* Resampled(OnnxCall& call, Value* x, int64_t dim, const Axis& axis,
-                 const std::vector<Taps>& elements) {
-  Builder& b = call.b();
-  size_t most = 1;
-  for (const Taps& taps : elements) most = std::max(most, taps.weights.size());
-  Value* sum = nullptr;
-  for (size_t t = 0; t < most; ++t) {
-    Ints positions;
-    std::vector<double> weights;
-    for (const Taps& taps : elements) {
-      const bool there = t < taps.weights.size();
-      positions.push_back(
-          there ? std::clamp<int64_t>(taps.positions[t], 0, axis.in - 1) : 0);
-      weights.push_back(there ? taps.weights[t] : 0);
-    }
-    Value* part = TakeAt(call, x, dim, positions);
-    const bool plain = std::all_of(weights.begin(), weights.end(),
-                                   [](double weight) { return weight == 1; });
-    if (!plain) {
-      const auto count = static_cast<int64_t>(weights.size());
-      part = b.Times(part, b.BroadcastAlong(b.Constant(x->type().dtype, {count},
-                                                       std::move(weights)),
-                                            part->type(), dim));
-    }
-    sum = sum == nullptr ? part : b.Plus(sum, part);
-  }
-  return sum;
+  ResizeFilter filter = r.filter;
+  if (r.antialias) filter.antialias = axis.scale;
+  return TapsAt(filter, at, axis.in);
 }
 
 // Reads sizes or scales, one per named axis.
@@ -181,16 +118,17 @@ OnnxResults Resize(OnnxCall& call) {
   Builder& b = call.b();
   Value* x = call.Tensor(0);
   const DType dtype = x->type().dtype;
-  const Resampling r{
+  Resampling r{
       call.Choice("coordinate_transformation_mode",
                   {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel",
                    "align_corners", "asymmetric", "tf_crop_and_resize"}),
       call.Choice("mode", {"nearest", "linear", "cubic"}),
       call.Choice("nearest_mode",
                   {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}),
-      call.Float("cubic_coeff_a", -0.75),
       call.Flag("antialias", false),
-      call.Flag("exclude_outside", false)};
+      {.a = call.Float("cubic_coeff_a", -0.75),
+       .exclude_outside = call.Flag("exclude_outside", false)}};
+  r.filter.cubic = r.mode == "cubic";
   const double outside = call.Float("extrapolation_value", 0);
   const bool crops = r.coordinates == "tf_crop_and_resize";
   Ints named = call.Ints("axes", AllAxes(RankOf(x)));
@@ -207,11 +145,11 @@ OnnxResults Resize(OnnxCall& call) {
     std::vector<double> inside;
     for (int64_t o = 0; o < axis.out; ++o) {
       const double at = Coordinate(r, axis, o);
-      elements.push_back(TapsAt(r, axis, at));
+      elements.push_back(TapsOf(r, axis, at));
       const bool within = at >= 0 && at <= static_cast<double>(axis.in - 1);
       inside.push_back(!crops || within ? 1 : 0);
     }
-    x = Resampled(call, x, named[i], axis, elements);
+    x = Resampled(b, x, named[i], elements);
     if (std::find(inside.begin(), inside.end(), 0) != inside.end()) {
       Value* mask = b.Constant(DType::kBool, {axis.out}, std::move(inside));
       x = b.Select(b.Broadcast(mask, ShapeOf(x), {named[i]}), x,
@@ -221,170 +159,42 @@ OnnxResults Resize(OnnxCall& call) {
   return {b.Cast(x, dtype)};
 }
 
-// --- Sampling at computed positions ------------------------------------------
-
-struct Sampling {
-  bool align;
-  std::string padding;
-};
-
-// Reflects positions at the borders of an extent until they are inside.
-Value* Reflected(Builder& b, Value* at, int64_t extent, bool align) {
-  const double low = align ? 0 : -0.5;
-  const double range = static_cast<double>(align ? extent - 1 : extent);
-  if (range == 0) return b.ScalarLike(at, 0);
-  Value* rest = b.Remainder(b.Minus(at, low), 2 * range);
-  Value* mirrored = b.Minus(b.ScalarLike(rest, 2 * range), rest);
-  return b.Plus(b.Minimum(rest, mirrored), low);
-}
-
-// Maps positions outside the input to the positions that the padding mode
-// reads.
-Value* Moved(Builder& b, Value* at, int64_t extent, const Sampling& s) {
-  if (s.padding == "border") {
-    return b.Clamp(at, 0, static_cast<double>(extent - 1));
-  }
-  return s.padding == "reflection" ? Reflected(b, at, extent, s.align) : at;
-}
-
-// The elements that positions in one dimension read.
-struct SampledDim {
-  Value* first;                 // index, as a float
-  std::vector<Value*> weights;  // of it and the next ones; null: 1
-};
-
-// `at` is from -1 to 1.
-SampledDim Sampled(Builder& b, Value* at, int64_t extent, int64_t taps,
-                   const Sampling& s) {
-  const auto span = static_cast<double>(extent);
-  at = b.Plus(at, 1.0);
-  at = s.align ? b.Times(at, (span - 1) / 2)
-               : b.Times(b.Minus(b.Times(at, span), 1.0), 0.5);
-  if (taps == 1) return {Moved(b, HalfToEven(b, at), extent, s), {nullptr}};
-  at = Moved(b, at, extent, s);
-  Value* low = b.Floor(at);
-  Value* rest = b.Minus(at, low);
-  Value* left = b.Minus(b.ScalarLike(rest, 1), rest);
-  if (taps == 2) return {low, {left, rest}};
-  // Keys' kernel, as in Kernel.
-  constexpr double a = -0.75;
-  const auto near = [&](Value* t) {
-    return b.Plus(b.Times(b.Times(t, t), b.Minus(b.Times(t, a + 2), a + 3)),
-                  1.0);
-  };
-  const auto far = [&](Value* t) {
-    t = b.Plus(t, 1.0);
-    Value* sum = b.Plus(b.Times(b.Minus(b.Times(t, a), 5 * a), t), 8 * a);
-    return b.Minus(b.Times(sum, t), 4 * a);
-  };
-  return {b.Minus(low, 1.0), {far(rest), near(rest), near(left), far(left)}};
-}
-
-// x [N,C,D..] at grid [N,out..,r], whose positions are from -1 to 1, last
-// dimension first -> [N,C,out..].
+// x [N,C,D..] at grid [N,out..,r] -> [N,C,out..].
 OnnxResults GridSample(OnnxCall& call) {
-  Builder& b = call.b();
-  Value* x = call.Tensor(0);
-  Value* grid = call.Tensor(1);
+  using Padding = GridSampling::Padding;
   const std::string mode = call.Choice(
       "mode", {"linear", "bilinear", "nearest", "cubic", "bicubic"});
-  const Sampling s{
-      call.Flag("align_corners", false),
-      call.Choice("padding_mode", {"zeros", "border", "reflection"})};
-  const int64_t rank = RankOf(x) - 2;
-  if (rank < 1 || rank > 3 || RankOf(grid) != RankOf(x) ||
-      ShapeOf(grid).back() != rank || ShapeOf(grid)[0] != ShapeOf(x)[0]) {
+  const std::string padding =
+      call.Choice("padding_mode", {"zeros", "border", "reflection"});
+  Value* x = call.Tensor(0);
+  Value* grid = call.Tensor(1);
+  if (!IsGridOf(grid, x)) {
     call.Throw(
         fmt::format("{} at {}", ToString(x->type()), ToString(grid->type())));
   }
-  const DType dtype = x->type().dtype;
-  const DType wide = dtype == DType::kF64 ? dtype : DType::kF32;
-  const int64_t taps = mode == "nearest" ? 1 : mode.ends_with("linear") ? 2 : 4;
-  Shape shape(ShapeOf(grid).begin(), ShapeOf(grid).end() - 1);
-  shape.insert(shape.begin() + 1, 1);
-  std::vector<SampledDim> sampled;  // each [N,1,out..]
-  int64_t combinations = 1;
-  for (int64_t d = 0; d < rank; ++d) {
-    Value* at = Strided(call, grid, RankOf(grid) - 1, rank - 1 - d, 1, 1);
-    at = b.Cast(b.Reshape(at, shape), wide);
-    sampled.push_back(
-        Sampled(b, at, ShapeOf(x)[static_cast<size_t>(2 + d)], taps, s));
-    combinations *= taps;
-  }
-  shape[1] = ShapeOf(x)[1];
-  Ints dims(static_cast<size_t>(rank + 2), -1);
-  dims[0] = 0;
-  dims[1] = 1;
-  Value* sum = nullptr;
-  for (int64_t c = 0; c < combinations; ++c) {
-    std::vector<Value*> indices;
-    Value* weight = nullptr;
-    Value* inside = nullptr;
-    int64_t rest = c;
-    for (size_t d = 0; d < sampled.size(); ++d, rest /= taps) {
-      const int64_t extent = ShapeOf(x)[2 + d];
-      const auto last = static_cast<double>(extent - 1);
-      const int64_t tap = rest % taps;
-      Value* at = b.Plus(sampled[d].first, static_cast<double>(tap));
-      if (s.padding == "zeros") {
-        Value* within =
-            b.And(b.Compare("ge", at, 0.0), b.Compare("le", at, last));
-        inside = inside == nullptr ? within : b.And(inside, within);
-      } else {
-        at = Moved(b, at, extent, s);
-      }
-      indices.push_back(
-          b.BroadcastTo(b.Cast(b.Clamp(at, 0, last), DType::kI64), shape));
-      Value* own = sampled[d].weights[static_cast<size_t>(tap)];
-      if (own == nullptr) continue;
-      weight = weight == nullptr ? own : b.Times(weight, own);
-    }
-    Value* part = b.Cast(b.Gather(x, indices, dims), wide);
-    if (weight != nullptr) part = b.Times(part, weight);
-    if (inside != nullptr) part = b.Select(inside, part, b.ScalarLike(part, 0));
-    sum = sum == nullptr ? part : b.Plus(sum, part);
-  }
-  return {b.Cast(sum, dtype)};
+  return {
+      SampledAtGrid(call.b(), x, grid,
+                    {.taps = mode == "nearest"          ? 1
+                             : mode.ends_with("linear") ? 2
+                                                        : 4,
+                     .padding = padding == "zeros"    ? Padding::kZeros
+                                : padding == "border" ? Padding::kBorder
+                                                      : Padding::kReflection,
+                     .align_corners = call.Flag("align_corners", false)})};
 }
 
-// theta [N,r,r+1] at each position of an image of `size` -> [N,out..,r].
-OnnxResults AffineGrid(OnnxCall& call) {
-  Builder& b = call.b();
+OnnxResults AffineGridOp(OnnxCall& call) {
   Value* theta = call.Tensor(0);
   const Ints size = call.KnownInts(1);
-  const bool align = call.Flag("align_corners", false);
-  const auto rank = static_cast<int64_t>(size.size()) - 2;
-  const bool fits = std::all_of(size.begin(), size.end(), [](int64_t extent) {
-    return extent >= 1 && extent <= ir::kMaxElements;
-  });
-  if (rank < 2 || rank > 3 || !fits ||
-      ShapeOf(theta) != Shape{size[0], rank, rank + 1}) {
+  if (!IsAffineMap(theta, size)) {
     call.Throw(fmt::format("{} for [{}]", ToString(theta->type()),
                            fmt::join(size, ",")));
   }
-  const Shape places(size.begin() + 2, size.end());
-  const int64_t count = ir::NumElements(places);
-  std::vector<Value*> columns;
-  for (int64_t d = rank - 1; d >= 0; --d) {
-    const auto extent = static_cast<double>(places[static_cast<size_t>(d)]);
-    Value* at = b.Iota(theta->type().dtype, places, d);
-    const double step =
-        align ? (extent > 1 ? 2 / (extent - 1) : 0) : 2 / extent;
-    at = b.Plus(b.Times(at, step), align ? -1.0 : 1 / extent - 1);
-    columns.push_back(b.Reshape(at, {count, 1}));
-  }
-  columns.push_back(b.Constant(theta->type().dtype, {count, 1}, {1}));
-  Value* y =
-      b.Matmul(b.BroadcastTo(b.Concat(columns, 1), {size[0], count, rank + 1}),
-               theta, false, /*transpose_b=*/true);
-  Shape shape{size[0]};
-  shape.insert(shape.end(), places.begin(), places.end());
-  shape.push_back(rank);
-  return {b.Reshape(y, shape)};
+  return {AffineGrid(call.b(), theta, size, call.Flag("align_corners", false))};
 }
 
 constexpr OnnxOp kResizeOps[] = {
-    {"AffineGrid", AffineGrid},
+    {"AffineGrid", AffineGridOp},
     {"GridSample", GridSample},
     {"Resize", Resize},
 };

@@ -404,17 +404,6 @@ TEST(CompositeGradient, AccessByIndex) {
       GradCheck(spread, {Random({4, 3}, 1), Indices({4, 1}, {4, 0, 7, 4})}));
 }
 
-TEST(CompositeGradient, Interpolate) {
-  const std::vector<Interpolation> elements{
-      {0, 1, 0.25}, {1, 1, 0}, {1, 2, 0.5}, {2, 3, 0.75}, {3, 3, 0}};
-  for (const int64_t dim : {1, 2}) {
-    const auto resize = [&](Builder& b, const Values& x) {
-      return Values{b.Interpolate(x[0], elements, dim)};
-    };
-    EXPECT_TRUE(GradCheck(resize, {Random({2, 4, 4}, 1)})) << dim;
-  }
-}
-
 TEST(CompositeGradient, CumulativeSum) {
   const auto sum = [](Builder& b, const Values& x) {
     return Values{b.CumulativeSum(b.Times(x[0], x[0]), -1)};

@@ -1,0 +1,387 @@
+"""Programs with other inputs and results than classifiers, for `fusor exec`.
+make_torch_export.py exports them."""
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Language(nn.Module):
+    """Predicts the next token. The embedding is also the last layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(11, 8, padding_idx=0)
+        self.places = nn.Parameter(torch.randn(1, 6, 8))
+        self.norm = nn.RMSNorm(8, eps=1e-5)
+        self.qkv = nn.Linear(8, 24)
+        self.mix = nn.Linear(8, 16)
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids, labels):
+        present = (ids != 0).long()
+        place = (present.cumsum(1) - 1).clamp(min=0)
+        x = self.tokens(ids) + torch.gather(
+            self.places.expand(ids.shape[0], -1, -1), 1,
+            place.unsqueeze(2).expand(-1, -1, 8))
+        q, k, v = self.qkv(self.norm(x)).view(-1, 6, 3, 2, 4).permute(
+            2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + y.transpose(1, 2).reshape(-1, 6, 8)
+        x = x + F.glu(self.mix(x))
+        logits = self.head(x)
+        return (F.cross_entropy(logits.transpose(1, 2), labels),
+                logits.logsumexp(2), ids.neg())
+
+
+class Segmenter(nn.Module):
+    """Goes down and up again, like a U-Net."""
+
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Conv2d(2, 4, 3, 2, 1, bias=False)
+        self.norm = nn.InstanceNorm2d(4, affine=True)
+        self.up = nn.ConvTranspose2d(4, 4, 3, 2, 1, output_padding=1, groups=2)
+        self.last = nn.Conv2d(14, 3, 1)
+
+    def forward(self, x):
+        y = F.leaky_relu(self.norm(self.down(x)))
+        y = torch.cat([
+            self.up(y), F.interpolate(y, scale_factor=2.0),
+            F.interpolate(y, size=x.shape[2:], mode="bilinear"),
+            torch.flip(x, (3,))], 1)
+        # The padded row has norm 0.
+        return F.normalize(F.pad(self.last(y), (0, 1)), dim=1)
+
+
+class Functions(nn.Module):
+    """Calls functions of mathematics, order and truth."""
+
+    def __init__(self):
+        super().__init__()
+        self.prelu = nn.PReLU(3)
+
+    def forward(self, x, y):
+        inside = 0.9 * torch.tanh(x)
+        real = torch.stack([
+            torch.asin(inside), torch.acos(inside), torch.atan(4 * x),
+            torch.atanh(inside), torch.asinh(3 * x), torch.acosh(2 + x * x),
+            torch.sinh(x), torch.cosh(x), torch.tan(inside),
+            torch.atan2(x, y), torch.log1p(x * x), torch.expm1(x),
+            torch.log1p(1e-3 * inside), torch.expm1(1e-3 * x),
+            torch.pow(2.5, x), torch.sign(x) * x, torch.round(3 * x),
+            F.softshrink(x, 0.3), self.prelu(x)])
+        top, index = torch.topk(x, 2, 1)
+        ordered, places = torch.sort(y, 2, descending=True)
+        changed = torch.slice_scatter(y, x[:, :1], 1, 1, 2)
+        changed = torch.select_scatter(changed, x[:, :, 0], 2, 3)
+        flags = torch.stack([torch.any(x > 1, 2), torch.all(x > -2, 2),
+                             torch.isnan(x / y * 0).any(2),
+                             torch.isinf(x / (y * 0)).all(2)])
+        return (real, torch.prod(y, 2), top, index, ordered, places, changed,
+                flags.long(), torch.argsort(x, 0), torch.prod(x))
+
+
+class Places(nn.Module):
+    """Reads and writes by index, and calls functions of two operands."""
+
+    def forward(self, x, y):
+        rows = torch.tensor([2, 0])
+        put = x.clone()
+        put[:, rows, 1] = y[:, :2, 0]
+        put[x > 1.5] = 0
+        added = y.index_add(1, rows, x[:, 1:], alpha=2)
+        copied = x.index_copy(2, rows, y[:, :, :2])
+        places = torch.tensor([[[0, 3, 1]], [[2, 0, 3]]])
+        scattered = torch.scatter(x, 2, places, y[:, :1, :3])
+        marked = torch.scatter(y, 2, places, 0.5)
+        first, second = torch.meshgrid(x[0, 0], y[0, :, 1], indexing="xy")
+        either = torch.where(x > 1, torch.nan, x)
+        pairs = torch.stack([
+            torch.lerp(x, y, 0.3), torch.lerp(x, y, y), torch.logaddexp(x, y),
+            torch.logaddexp2(x, y), torch.fmax(either, y),
+            torch.fmin(y, either), torch.nan_to_num(either.detach() / 0, 1, 2, -3) * x,
+            torch.square(x), torch.frac(3 * y), torch.flipud(x),
+            torch.fliplr(y)])
+        return (put, added, copied, scattered, marked, first * second, pairs,
+                torch.outer(x[0, 0], y[0, :, 0]),
+                F.cosine_similarity(x, y, dim=2),
+                torch.isfinite(either).view_as(x).long(),
+                torch.unsafe_chunk(x, 2, 2)[1].ravel().reshape_as(y[:, :, :2]))
+
+
+class Rearranged(nn.Module):
+    """Shuffles, windows, diagonals, stacks and repetitions."""
+
+    def forward(self, x, y):
+        image = torch.cat([x, y[:, :1]], 1).unsqueeze(3)  # [2, 4, 4, 1]
+        columns = F.unfold(x.unsqueeze(1), (2, 3), padding=1, stride=(1, 2))
+        return (F.pixel_shuffle(image, 2), F.channel_shuffle(image, 2),
+                F.pixel_unshuffle(x.unsqueeze(1)[:, :, :2], 2), columns,
+                F.fold(columns, (3, 4), (2, 3), padding=1, stride=(1, 2)),
+                x.unfold(2, 3, 1), torch.diagonal(x, -1, 1, 2),
+                torch.diag_embed(y[0], 1), torch.diag(x[0, 0], -1),
+                torch.diag(x[0]), torch.trace(y[1]), torch.hstack([x, y]),
+                torch.vstack([x[0], y[1]]), torch.dstack([x[0], y[0]]),
+                torch.column_stack([x[0, 0], y[0].mT]),
+                torch.block_diag(x[0], y[1, :2]), torch.atleast_3d(x[0]),
+                *torch.tensor_split(x, 3, 2), *torch.tensor_split(y, (1, 3), 2),
+                x.repeat_interleave(2, 1), y.tile(2, 1, 2),
+                x.movedim((0, 2), (1, 0)), y.mT,
+                x[0][tuple(torch.tril_indices(3, 4))],
+                x[0][tuple(torch.triu_indices(3, 4, 1))])
+
+
+class Vectors(nn.Module):
+    """Norms, distances, products and order statistics."""
+
+    def forward(self, x, y):
+        norms = [torch.linalg.vector_norm(x, p, 2)
+                 for p in (2, 1, 3, 0, float("inf"), -float("inf"))]
+        sorted_values = torch.tensor([-1.0, 0.0, 0.5])
+        hidden = torch.where(y > 1, torch.nan, y)
+        return (*norms, torch.linalg.norm(x), F.pairwise_distance(x, y, 3),
+                torch.dist(x, y, 1), torch.cdist(x, y[:, :2]),
+                torch.inner(x[0], y[1]), torch.tensordot(x, y, ([2, 1], [2, 1])),
+                torch.kron(x[0, :2], y[0]),
+                torch.addr(x[0], y[0, :, 0], x[1, 0], beta=0.5, alpha=2),
+                torch.linalg.cross(x, y, dim=1), *torch.kthvalue(x, 2, 2),
+                *torch.median(y, 2), torch.median(x), *torch.aminmax(y, dim=1),
+                torch.count_nonzero(x > 0, 2), torch.nansum(hidden, 1),
+                torch.nanmean(hidden, 2), torch.cumprod(x, 1),
+                torch.searchsorted(sorted_values, x, right=True),
+                torch.bucketize(y, sorted_values),
+                torch.take(x, torch.tensor([0, 23, -2])),
+                torch.take_along_dim(x, torch.tensor([[[1]], [[2]]]), 1),
+                y.index_fill(2, torch.tensor([1, -1]), 2.0),
+                torch.erfc(x), torch.logit(torch.sigmoid(x), 1e-3),
+                torch.xlogy(x, y * y),
+                torch.heaviside(x.detach(), y.detach()),
+                torch.hypot(x, y), torch.sinc(x),
+                torch.isclose(x, x + 1e-9).long())
+
+
+class Cells(nn.Module):
+    """Runs single steps of recurrent layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTMCell(3, 4)
+        self.gru = nn.GRUCell(4, 2)
+        self.tanh = nn.RNNCell(2, 3, bias=False)
+        self.relu = nn.RNNCell(3, 2, nonlinearity="relu")
+
+    def forward(self, x):
+        h, c = self.lstm(x)
+        h = self.gru(h)
+        return self.relu(self.tanh(h)), c
+
+
+class Recurrent(nn.Module):
+    """Has recurrent layers of all kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True)
+        self.narrow = nn.LSTM(8, 4, proj_size=2, bias=False, batch_first=True)
+        self.gru = nn.GRU(2, 3, batch_first=True)
+        self.tanh = nn.RNN(3, 4)
+        self.relu = nn.RNN(4, 2, nonlinearity="relu", bidirectional=True)
+
+    def forward(self, x, state):
+        y, (_, cell) = self.lstm(x)
+        y, _ = self.narrow(y)
+        y, last = self.gru(y, state)
+        y, _ = self.tanh(y.transpose(0, 1))
+        y, _ = self.relu(y)
+        return y, cell, last
+
+
+class Losses(nn.Module):
+    """Computes losses of all kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.rand(5) + 0.5)
+        self.register_buffer("sign", torch.randn(4, 5).sign())
+
+    def of_values(self, x, y):
+        return (F.mse_loss(x, y), F.l1_loss(x, y[:1], reduction="none"),
+                F.smooth_l1_loss(x, y, beta=0.5),
+                F.huber_loss(x, y, reduction="sum", delta=0.7))
+
+    def of_probabilities(self, x, y):
+        p = torch.sigmoid(y)
+        log_p = F.log_softmax(x, 1)
+        return (F.binary_cross_entropy(torch.sigmoid(x), p, self.weight),
+                F.binary_cross_entropy_with_logits(
+                    x, p, self.weight, pos_weight=self.weight),
+                F.multilabel_soft_margin_loss(x, p, reduction="none"),
+                F.kl_div(log_p, p, reduction="batchmean"),
+                F.kl_div(log_p, y, reduction="none", log_target=True),
+                F.poisson_nll_loss(x, 4 * p, full=True),
+                F.poisson_nll_loss(x.exp(), p, log_input=False))
+
+    def of_margins(self, x, y, labels, several):
+        return (F.hinge_embedding_loss(x, self.sign),
+                F.margin_ranking_loss(x, y, self.sign, margin=0.1),
+                F.soft_margin_loss(x, self.sign, reduction="none"),
+                F.cosine_embedding_loss(x, y, self.sign[:, 0], margin=-0.2),
+                F.triplet_margin_loss(x, y, y.flip(0), swap=True),
+                F.triplet_margin_loss(x, y, y.flip(1), p=3, reduction="none"),
+                F.multi_margin_loss(x, labels, p=2, weight=self.weight),
+                F.multilabel_margin_loss(x, several, reduction="none"))
+
+    def of_classes(self, x, y, labels):
+        options = {"weight": self.weight, "label_smoothing": 0.1}
+        return (F.nll_loss(F.log_softmax(x, 1), labels, self.weight,
+                           ignore_index=2),
+                F.cross_entropy(x, labels, **options, ignore_index=2),
+                F.cross_entropy(x, F.softmax(y, 1), **options),
+                F.cross_entropy(x.view(2, 5, 2), labels.view(2, 2),
+                                reduction="none"),
+                F.cross_entropy(x[0], labels[0], reduction="sum"))
+
+    def forward(self, x, y, labels, several):
+        return (*self.of_values(x, y), *self.of_probabilities(x, y),
+                *self.of_margins(x, y, labels, several),
+                *self.of_classes(x, y, labels))
+
+
+class Sampled(nn.Module):
+    """Resizes images, samples them at positions, and adds rows by index."""
+
+    def __init__(self):
+        super().__init__()
+        self.bags = nn.EmbeddingBag(6, 3, mode="mean", padding_idx=2)
+        self.table = nn.Parameter(torch.randn(5, 2))
+
+    def forward(self, x, grid, theta, ids, offsets, shares):
+        sampled = [
+            F.grid_sample(x, grid, mode, padding, align)
+            for mode in ("bilinear", "nearest", "bicubic")
+            for padding in ("zeros", "border", "reflection")
+            for align in (False, True)]
+        affine = F.affine_grid(theta, [2, 3, 4, 5], align_corners=False)
+        volume = torch.stack([grid, 0.5 * grid], 1)
+        volume = torch.cat([volume, volume[..., :1]], -1)
+        resized = [
+            F.interpolate(x, (7, 4), mode="bicubic"),
+            F.interpolate(x, (2, 9), mode="bicubic", align_corners=True),
+            F.interpolate(x, scale_factor=1.7, mode="bicubic"),
+            F.interpolate(x, (2, 4), mode="bilinear", antialias=True),
+            F.interpolate(x, (8, 3), mode="bicubic", antialias=True)]
+        index = (ids % 4).reshape(2, 4)
+        rows = x[:, 0, 0, :4]
+        reduced = [rows.scatter_reduce(1, index, rows, how, include_self=own)
+                   for how in ("sum", "mean") for own in (False, True)]
+        return (*sampled, affine, F.grid_sample(x, affine, align_corners=True),
+                F.grid_sample(torch.stack([x, x * x], 2), volume,
+                              align_corners=False),
+                *resized, self.bags(ids, offsets[:3]),
+                F.embedding_bag(ids % 5, self.table, offsets, mode="sum",
+                                per_sample_weights=shares,
+                                include_last_offset=True),
+                F.embedding_bag(index, self.table, mode="sum"), *reduced,
+                *(torch.rot90(x, k, (1, 3)) for k in (1, 2, -1)),
+                torch.round(x, decimals=1))
+
+
+def sampled_inputs(generator):
+    def floats(*shape):
+        return generator.standard_normal(shape).astype(np.float32)
+
+    return {"x": floats(2, 3, 5, 6), "grid": floats(2, 4, 3, 2),
+            "theta": floats(2, 2, 3), "ids": np.array([5, 2, 0, 3, 1, 2, 4, 0]),
+            "offsets": np.array([0, 3, 3, 8]), "shares": floats(8)}
+
+
+def losses_inputs(generator):
+    several = generator.permuted(np.tile(np.arange(5), (4, 1)), axis=1)
+    several[:2, 2] = -1
+    return {"x": generator.standard_normal((4, 5)).astype(np.float32),
+            "y": generator.standard_normal((4, 5)).astype(np.float32),
+            "labels": np.array([3, 2, 0, 4]), "several": several}
+
+
+class Pooling(nn.Module):
+    """Pools lines, images and volumes, and convolves them."""
+
+    def __init__(self):
+        super().__init__()
+        self.grow = nn.ConvTranspose3d(2, 4, (3, 2, 1), (2, 1, 2), 1,
+                                       (1, 0, 1), groups=2)
+        self.mix = nn.Conv1d(4, 2, 3, padding="same", padding_mode="circular")
+        self.stretch = nn.ConvTranspose1d(2, 1, 2, 2, output_padding=2,
+                                          dilation=3)
+        self.register_buffer("samples", torch.rand(1, 4, 2))
+
+    def forward(self, x):
+        y = self.grow(x)
+        volumes = [
+            F.avg_pool3d(y, 2, 2, 1, ceil_mode=True, count_include_pad=False),
+            F.avg_pool3d(y[0], (2, 1, 3), divisor_override=5),
+            F.max_pool3d(y, (2, 3, 2), 2, 1, ceil_mode=True),
+            *F.max_pool3d(y, 2, 1, dilation=(1, 2, 1), return_indices=True),
+            F.adaptive_avg_pool3d(y, (2, 3, None)),
+            *F.adaptive_max_pool3d(y, (3, None, 2), return_indices=True),
+            F.lp_pool3d(y.abs() + 1, 3, 2),
+            F.local_response_norm(y, 3)]
+        image = y[:, :, 1]
+        images = [
+            F.avg_pool2d(image, 3, 2, 1, ceil_mode=True),
+            *F.max_pool2d(image[0], (3, 2), 2, 1, return_indices=True),
+            *F.adaptive_max_pool2d(image, (2, 3), return_indices=True),
+            *F.fractional_max_pool2d(image, 2, (2, 3), return_indices=True,
+                                     _random_samples=self.samples)]
+        line = self.mix(image[0, :, 0])
+        lines = [
+            self.stretch(line),
+            F.avg_pool1d(line, 2, 1, 1, count_include_pad=False),
+            *F.max_pool1d(line, 2, dilation=2, return_indices=True),
+            F.adaptive_avg_pool1d(line, 2), F.adaptive_max_pool1d(line, 3),
+            torch.sign(line)]
+        return (*volumes, *images, *lines)
+
+
+def pooling_inputs(generator):
+    return {"x": generator.standard_normal((1, 2, 3, 4, 5)).astype(np.float32)}
+
+
+def recurrent_inputs(generator):
+    return {"x": generator.standard_normal((2, 5, 3)).astype(np.float32),
+            "state": generator.standard_normal((1, 2, 3)).astype(np.float32)}
+
+
+def functions_inputs(generator):
+    return {name: generator.standard_normal((2, 3, 4)).astype(np.float32)
+            for name in "xy"}
+
+
+def cells_inputs(generator):
+    return {"x": generator.standard_normal((2, 3)).astype(np.float32)}
+
+
+def language_inputs(generator):
+    ids = generator.integers(0, 11, (2, 6))
+    labels = np.where(ids == 0, -100, generator.integers(0, 11, (2, 6)))
+    return {"ids": ids, "labels": labels}
+
+
+def segmenter_inputs(generator):
+    return {"x": generator.standard_normal((2, 2, 8, 12)).astype(np.float32)}
+
+
+PROGRAMS = {"language": (Language, language_inputs),
+            "segmenter": (Segmenter, segmenter_inputs),
+            "recurrent": (Recurrent, recurrent_inputs),
+            "functions": (Functions, functions_inputs),
+            "places": (Places, functions_inputs),
+            "sampled": (Sampled, sampled_inputs),
+            "rearranged": (Rearranged, functions_inputs),
+            "vectors": (Vectors, functions_inputs),
+            "cells": (Cells, cells_inputs),
+            "losses": (Losses, losses_inputs),
+            "pooling": (Pooling, pooling_inputs)}
