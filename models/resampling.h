@@ -43,17 +43,21 @@ struct GridSampling {
   bool align_corners = false;
 };
 
-// Samples x [N,C,D..] with r dimensions D, 1 to 3, at grid [N,out..,r], whose
-// positions are from -1 to 1, last dimension first -> [N,C,out..]. REQUIRES:
-// IsGridOf(grid, x).
+// Returns whether x is [N,C,D..] with r dimensions D, 1 to 3, and grid
+// [N,out..,r].
 bool IsGridOf(const ir::Value* grid, const ir::Value* x);
+
+// Samples x at the grid's positions, from -1 to 1, last dimension first
+// -> [N,C,out..]. REQUIRES: IsGridOf(grid, x).
 ir::Value* SampledAtGrid(ir::Builder& b, ir::Value* x, ir::Value* grid,
                          const GridSampling& sampling);
 
-// Multiplies theta [N,r,r+1] by each position of an image of `size`, [N,C,D..]
-// with 2 or 3 dimensions D -> [N,D..,r], a grid. REQUIRES: IsAffineMap(theta,
-// size).
+// Returns whether `size` is [N,C,D..] with r dimensions D, 2 or 3, and theta
+// [N,r,r+1].
 bool IsAffineMap(const ir::Value* theta, const std::vector<int64_t>& size);
+
+// Multiplies theta by each position of an image of `size` -> [N,D..,r], a grid.
+// REQUIRES: IsAffineMap(theta, size).
 ir::Value* AffineGrid(ir::Builder& b, ir::Value* theta,
                       const std::vector<int64_t>& size, bool align_corners);
 

@@ -48,11 +48,12 @@ bool IsAmx(const Chosen& chosen) {
 
 // oneDNN 2.6's weight gradients on AMX add to all their f32 sums for each row
 // of an image. Returns the time that this takes in the second-level caches.
-int64_t SumsNs(const Convolution& t) {
-  constexpr double kBytesPerNs = 300;  // measured with two cores
-  return static_cast<int64_t>(
-      8 * static_cast<double>(t.y.shape[0] * t.y.shape[2]) *
-      static_cast<double>(t.weight.num_elements()) / kBytesPerNs);
+int64_t SumsNs(const Convolution& t, const ir::Target& target) {
+  constexpr double kBytesPerNs = 150;  // of a core; fitted to measurements
+  return static_cast<int64_t>(8 *
+                              static_cast<double>(t.y.shape[0] * t.y.shape[2]) *
+                              static_cast<double>(t.weight.num_elements()) /
+                              (kBytesPerNs * target.threads));
 }
 
 // Returns whether a convolution is one matrix product per image.
@@ -256,6 +257,7 @@ std::optional<LibraryCandidate> AnyWinograd(const Convolution& t,
 // channels last. `last`: the convolution's in that layout.
 void PreferAmx(const Convolution& t, const Chosen& last,
                const std::optional<LibraryCandidate>& im2col,
+               const ir::Target& target,
                std::vector<LibraryCandidate>& candidates) {
   const auto found = std::find_if(
       candidates.begin(), candidates.end(), [&](const LibraryCandidate& c) {
@@ -263,7 +265,7 @@ void PreferAmx(const Convolution& t, const Chosen& last,
       });
   if (found == candidates.end()) return;
   if (t.kind == ConvKind::kGradWeight) {
-    found->modelled_ns += SumsNs(t);
+    found->modelled_ns += SumsNs(t, target);
   }
   std::rotate(candidates.begin(), found, found + 1);
   if (!im2col.has_value()) return;
@@ -287,8 +289,11 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
   const auto flat = ChooseFlat(t, node, target.channel_block());
   if (flat.has_value() && !IsReference(*flat)) add(kFlat, kFlat, flat);
   const auto direct = Choose(t, node, "direct", target.channel_block());
-  const auto im2col = Im2colCandidate(node, target);
-  if (im2col.has_value() && direct.has_value() && IsGemm(*direct) &&
+  const bool narrow = t.x.dtype == ir::DType::kBF16;
+  const bool gemm = direct.has_value() && IsGemm(*direct);
+  std::optional<LibraryCandidate> im2col;
+  if (narrow || gemm) im2col = Im2colCandidate(node, target);
+  if (im2col.has_value() && !narrow &&
       im2col->workspace_bytes + kWorthCopies < direct->workspace) {
     candidates.push_back(*im2col);
   }
@@ -313,7 +318,7 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
     add("direct-nhwc", "direct", last);
   }
   if (target.amx && last.has_value() && IsAmx(*last)) {
-    PreferAmx(t, *last, im2col, candidates);
+    PreferAmx(t, *last, im2col, target, candidates);
   }
   return candidates;
 }

@@ -135,7 +135,7 @@ int64_t WinogradNs(const Node& node, const Target& target) {
       static_cast<double>(winograd.element_size) *
       (elements * (1 + passes) + 2 * points * static_cast<double>(channels));
   // fusor's own Winograd in bf16 does not use AMX. Without it, products in bf16
-  // are about as fast as in f32 on CPUs with AMX.
+  // are no faster than in f32 on CPUs with AMX.
   const double peak = conv.x.dtype == DType::kF32 || target.amx
                           ? target.peak_gflops_f32
                           : target.peak_gflops_16;

@@ -94,7 +94,14 @@ Values Resize(AtenCall& call) {
       *std::max_element(size.begin(), size.end()) > (1 << 20)) {
     call.Throw(fmt::format("expected {} extents or scale factors", count));
   }
+  // Each tap is an op of its own.
+  constexpr int64_t kMostRatio = 256;
   for (size_t i = 0; i < count; ++i) {
+    if (!nearest && ShapeOf(x)[2 + i] / size[i] > kMostRatio) {
+      call.Throw(
+          fmt::format("{} elements to {}: expected at most {} times fewer",
+                      ShapeOf(x)[2 + i], size[i], kMostRatio));
+    }
     const ResizedDim dim{ShapeOf(x)[2 + i], size[i], scales[i], align};
     std::vector<Taps> elements;
     for (int64_t o = 0; o < dim.out; ++o) {

@@ -128,6 +128,13 @@ class Execution:
     peak_rss_bytes: int
 
 
+def shown(command, args):
+    """Returns a command without the paths of this machine."""
+    root = str(HERE.parents[2]) + os.sep
+    return shlex.join("python3" if word == getattr(args, "python", None)
+                      else word.removeprefix(root) for word in command)
+
+
 def execute(command, environment, timeout):
     """Runs a command to its end. Throws RunError after `timeout` seconds."""
     with (tempfile.TemporaryFile("w+") as stdout,
@@ -153,7 +160,7 @@ def run(program, batch, args):
     ...}, or `error` in place of the numbers."""
     command = [str(word) for word in program.command(batch)]
     record = {"program": program.name, "batch": batch,
-              "command": shlex.join(command)}
+              "command": shown(command, args)}
     environment = dict(os.environ, OMP_NUM_THREADS=str(args.threads))
     stolen, begin = stolen_ticks(), time.monotonic()
     try:

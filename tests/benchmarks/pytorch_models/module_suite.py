@@ -24,27 +24,14 @@ from torch.testing._internal.common_modules import module_db
 TOLERANCES = {"interpreter": 1e-6, "fused": 1e-4, "unfused": 1e-4}
 
 
-class Sample(torch.nn.Module):
-    """Calls a module with a sample's arguments. Tensors are given, others are
-    constants."""
+class Sample(opinfo_suite.Call):
+    """Calls a module. Returns its tensors."""
 
     def __init__(self, module, arguments):
-        super().__init__()
-        self.module = module
-        self.values, self.spec = torch.utils._pytree.tree_flatten(
-            (arguments.args, arguments.kwargs))
-        self.places = [i for i, value in enumerate(self.values)
-                       if torch.is_tensor(value)]
-        self.tensors = [self.values[i] for i in self.places]
-        for i in self.places:
-            self.values[i] = None
+        super().__init__(module, arguments.args, arguments.kwargs)
 
     def forward(self, *tensors):
-        values = list(self.values)
-        for place, tensor in zip(self.places, tensors):
-            values[place] = tensor
-        args, kwargs = torch.utils._pytree.tree_unflatten(values, self.spec)
-        return tuple(opinfo_suite.flat(self.module(*args, **kwargs)))
+        return tuple(opinfo_suite.flat(super().forward(*tensors)))
 
 
 def samples_of(info, training):

@@ -34,14 +34,14 @@ GRAPH_ERROR = 3
 
 
 class Call(torch.nn.Module):
-    """Calls the operator on the sample's tensors. Other arguments are
+    """Calls an operator or module on a sample's tensors. Other arguments are
     constants."""
 
-    def __init__(self, op, sample):
+    def __init__(self, op, args, kwargs):
         super().__init__()
         self.op = op
         self.values, self.spec = torch.utils._pytree.tree_flatten(
-            ((sample.input, *sample.args), sample.kwargs))
+            (tuple(args), kwargs))
         self.places = [i for i, value in enumerate(self.values)
                        if torch.is_tensor(value)]
         self.tensors = [self.values[i] for i in self.places]
@@ -102,7 +102,7 @@ def same(actual, expected, tolerance):
 def run_sample(args, op, sample, folder, tolerance):
     """Returns "passed" or why the sample was skipped. Raises AssertionError
     for a failure."""
-    call = Call(op, sample)
+    call = Call(op, (sample.input, *sample.args), sample.kwargs)
     if any(tensor.numel() == 0 for tensor in call.tensors):
         return "a tensor without elements"
     if sample.kwargs.get("dropout_p", 0) > 0:

@@ -1,0 +1,65 @@
+// Checks which implementations of a convolution the backend offers, and which
+// comes first.
+
+#include <gmock/gmock.h>
+
+#include <set>
+#include <string>
+
+#include "tests/runtime/cpu/cpu_fixture.h"
+#include "tests/runtime/cpu/one_node.h"
+
+namespace fusor::test {
+namespace {
+
+using ir::DType;
+using ::testing::HasSubstr;
+
+const ConvCase kWide{16, 64, 64, 56, 3, 1, 1, 1, 1};
+const ConvCase kSmall{16, 512, 512, 7, 3, 1, 1, 1, 1};
+const ConvCase kPixel{16, 64, 256, 14, 1, 1, 0, 1, 1};
+const ConvCase kStridedPixel{16, 64, 256, 14, 1, 2, 0, 1, 1};
+const ConvCase kConvolutions[] = {kWide, kSmall, kPixel, kStridedPixel};
+
+TEST(CpuCandidatesTest, CandidatesHaveDifferentNames) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const ConvCase& c : kConvolutions) {
+      for (const auto& one : ConvNodes(c, dtype)) {
+        std::set<std::string> names;
+        for (const auto& candidate :
+             Cpu::Get().compiler().Candidates(*one->node)) {
+          EXPECT_TRUE(names.insert(candidate.name).second)
+              << one->node->op_name() << ": " << candidate.name;
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuCandidatesTest, ConvolutionsInBf16RunOnAmx) {
+  if (!Cpu::Get().compiler().target().amx) GTEST_SKIP() << "no AMX";
+  for (const ConvCase& c : kConvolutions) {
+    for (const auto& one : ConvNodes(c, DType::kBF16)) {
+      const auto candidates = Cpu::Get().compiler().Candidates(*one->node);
+      ASSERT_FALSE(candidates.empty());
+      EXPECT_THAT(candidates[0].implementation, HasSubstr("amx"))
+          << one->node->op_name();
+    }
+  }
+  // Data gradients of 1x1, and weight gradients of small images.
+  const auto algorithm = [](const ConvCase& c, std::string_view op) {
+    for (const auto& one : ConvNodes(c, DType::kBF16)) {
+      if (one->node->op_name() != op) continue;
+      return Cpu::Get().compiler().Candidates(*one->node).at(0).algorithm;
+    }
+    return std::string();
+  };
+  EXPECT_EQ(algorithm(kWide, "conv2d_grad_weight"), "direct");
+  EXPECT_EQ(algorithm(kSmall, "conv2d_grad_weight"), "im2col");
+  EXPECT_EQ(algorithm(kSmall, "conv2d_grad_input"), "direct");
+  EXPECT_EQ(algorithm(kPixel, "conv2d_grad_input"), "im2col");
+  EXPECT_EQ(algorithm(kPixel, "conv2d_grad_weight"), "im2col");
+}
+
+}  // namespace
+}  // namespace fusor::test
