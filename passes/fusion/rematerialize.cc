@@ -162,16 +162,9 @@ class Rematerialization {
   std::optional<Recipe> RecipeFor(Node& node, int reader) const {
     Recipe recipe{reader};
     if (!Collect(node, node, recipe)) return std::nullopt;
-    std::vector<const Node*> nodes(recipe.copied.begin(), recipe.copied.end());
-    nodes.insert(nodes.end(), clusters_[reader].begin(),
-                 clusters_[reader].end());
-    if (nodes.size() > kMaxKernelNodes) return std::nullopt;
-    IterationDomain domain;
-    std::string reason;
-    if (!AnalyzeDomain(nodes, ResultsOf(reader), &domain, &reason)) {
-      return std::nullopt;
-    }
-    const double passes = domain.num_sweeps;
+    const std::optional<IterationDomain> domain = DomainWith(recipe);
+    if (!domain.has_value()) return std::nullopt;
+    const double passes = domain->num_sweeps;
     recipe.saved_ns = Ns(node.output()->type());
     for (const Value* load : recipe.loads) recipe.saved_ns -= Ns(load->type());
     // On a GPU, several operands instead of one result need more registers.
@@ -188,6 +181,36 @@ class Rematerialization {
           operations_per_ns;
     }
     return recipe;
+  }
+
+  // Returns the reader's domain with the recipe applied; nullopt if it is no
+  // longer a kernel. Until then the copied nodes take the place of their
+  // copies, and read the copies that the reader already has: one value must not
+  // be read at two indices.
+  std::optional<IterationDomain> DomainWith(const Recipe& recipe) const {
+    std::vector<Node*> nodes = recipe.copied;
+    nodes.insert(nodes.end(), clusters_[recipe.reader].begin(),
+                 clusters_[recipe.reader].end());
+    if (nodes.size() > kMaxKernelNodes) return std::nullopt;
+    const std::unordered_set<const Value*> results = ResultsOf(recipe.reader);
+    std::vector<std::pair<Use, Value*>> originals;
+    for (Node* node : recipe.copied) {
+      for (size_t i = 0; i < node->num_inputs(); ++i) {
+        Value* copy = CopyIn(recipe.reader, node->input(i));
+        if (copy == nullptr) continue;
+        originals.push_back({{node, static_cast<int>(i)}, node->input(i)});
+        node->SetInput(i, copy);
+      }
+    }
+    nodes = DepthFirst(nodes, results);
+    const std::vector<const Node*> analyzed(nodes.begin(), nodes.end());
+    IterationDomain domain;
+    std::string reason;
+    const bool ok = AnalyzeDomain(analyzed, results, &domain, &reason);
+    for (const auto& [use, value] : originals) {
+      use.node->SetInput(use.operand, value);
+    }
+    return ok ? std::optional(std::move(domain)) : std::nullopt;
   }
 
   // Adds `node` and the nodes that compute its operands to the recipe for

@@ -153,6 +153,21 @@ TEST(Rematerialize, CopiesFollowTheCopiesThatTheyRead) {
                           "h dy -> neg mul mul sub mul exp mul mul -> dh"));
 }
 
+// q is read at [j,i], so n would be, too. p reads n at [i,j]: it is stored.
+TEST(Rematerialize, NoCopyIsReadAtTwoIndices) {
+  EXPECT_THAT(KernelsOf(Layer(R"(
+      %n = neg(%h) : f32[256,256]
+      %p = abs(%n) : f32[256,256]
+      %q = mul(%n, %n) : f32[256,256]
+      %y = mul(%p, %q) : f32[256,256])",
+                              R"(
+      %t = transpose(%q) {permutation=[1,0]} : f32[256,256]
+      %c = mul(%dy, %p) : f32[256,256]
+      %dh = mul(%c, %t) : f32[256,256])")),
+              ElementsAre("h -> neg abs mul mul -> p y",
+                          "dy p h -> mul neg mul transpose mul -> dh"));
+}
+
 TEST(Rematerialize, SmallValuesAreStored) {
   EXPECT_THAT(KernelsOf(R"(graph small {
       %x = data : f32[8,8]
