@@ -19,6 +19,10 @@ constexpr int64_t kMaxChunks = 64;
 // tasks of the next vectors read them. Eight such chunks no longer fit.
 constexpr int64_t kCachedElements = 65536;
 constexpr int64_t kMaxCachedChunks = 256;
+// Such a task reads at least this much of each row, two adjacent cache lines,
+// if that takes at most kMaxRegisters vector registers for a value.
+constexpr int64_t kRowBytes = 128;
+constexpr int64_t kMaxRegisters = 4;
 // A GPU has more threads to occupy and combines chunks in parallel.
 constexpr int64_t kMaxBlockChunks = 1024;
 // Threads per block that combines chunks: kElementThreads if a block combines
@@ -83,6 +87,7 @@ class LoopPlanner {
   int64_t MaxChunks(size_t nest_axis) const;
   int64_t Chunks(int64_t extent, int64_t wanted, int64_t limit) const;
   void ChooseChunks(std::span<const size_t> folded);
+  void WidenVector();
   void PlanFolded(size_t nest_axis, bool last, Parts* parts);
 
   const LoopNest& nest_;
@@ -280,6 +285,7 @@ void LoopPlanner::ScheduleReduction() {
   }
   plan_.parts = std::move(parts);
   if (plan_.chunk_axis >= 0) PlanCombination();
+  WidenVector();
 }
 
 // Plans the phase that combines the partial results of chunks. One serial loop
@@ -319,6 +325,25 @@ void LoopPlanner::PlanCombination() {
       }
     }
   }
+}
+
+// Gives a value several vector registers if a task would read less than
+// kRowBytes of each row, unless that leaves too few tasks. The chunks stay the
+// same, and with them the bits of the sums.
+void LoopPlanner::WidenVector() {
+  if (!IsStrided()) return;
+  int64_t element = kRowBytes;  // bytes, of the narrowest large tensor
+  for (const auto& buffer : kernel_.buffers) {
+    if (buffer.written || buffer.elements < kSplitElements) continue;
+    element = std::min(element, ir::DTypeSize(buffer.dtype));
+  }
+  const int64_t extent = nest_.axes()[nest_.fastest()].extent;
+  const int64_t most = chunks_ * plan_.kept_elements / (2 * target_.threads);
+  int64_t lanes = std::min(kRowBytes / element, kMaxRegisters * kernel_.lanes);
+  while (lanes > kernel_.lanes && (extent % lanes != 0 || lanes > most)) {
+    lanes /= 2;
+  }
+  if (lanes > kernel_.lanes) builder_.SetLanes(lanes, 0);
 }
 
 // Whether a task on a CPU reads one vector of several in each row.

@@ -426,28 +426,45 @@ TEST(LowerFusion, SplitsAReductionThatHasTooFewTasks) {
   EXPECT_GE(NumTasks(lowered.kernel, lowered.kernel.phases[0]), 16);
 }
 
+// Returns the kernel that sums the rows of a matrix, for two threads.
+Kernel LowerSumOfRows(ir::DType dtype, int64_t rows, int64_t columns) {
+  ir::Graph graph;
+  ir::Builder b(graph);
+  ir::Value* x =
+      graph.AddInput({dtype, {rows, columns}, {}}, ir::InputRole::kData, "x");
+  graph.AddOutput(b.ReduceSum(x, {0}), "y");
+  const test::BareTarget queries;
+  passes::PassContext context(queries, {});
+  passes::Fuse(graph, context);
+  return LowerFusion(*graph.nodes()[0], ir::WithThreads(queries.target(), 2))
+      .kernel;
+}
+
 // A task would use one vector of each row, and leave the rest of its cache
 // lines to another task. With few elements, all stay in a cache.
 TEST(LowerFusion, SplitsAReductionOverRowsOfSeveralVectors) {
   const auto chunks = [](int64_t rows, int64_t columns) -> int64_t {
-    ir::Graph graph;
-    ir::Builder b(graph);
-    ir::Value* x = graph.AddInput({ir::DType::kF32, {rows, columns}, {}},
-                                  ir::InputRole::kData, "x");
-    graph.AddOutput(b.ReduceSum(x, {0}), "y");
-    const test::BareTarget queries;
-    passes::PassContext context(queries, {});
-    passes::Fuse(graph, context);
-    const Kernel kernel =
-        LowerFusion(*graph.nodes()[0], ir::WithThreads(queries.target(), 2))
-            .kernel;
-    for (const Axis& axis : kernel.axes) {
+    for (const Axis& axis :
+         LowerSumOfRows(ir::DType::kF32, rows, columns).axes) {
       if (axis.name.ends_with("_chunk")) return axis.extent;
     }
     return 1;
   };
   EXPECT_EQ(chunks(int64_t{1} << 14, 80), 32);
   EXPECT_EQ(chunks(1024, 80), 1);
+}
+
+// The target's vectors have 16 lanes. Two cache lines hold 32 elements of f32
+// and 64 of bf16.
+TEST(LowerFusion, SumsTwoCacheLinesOfEachRowPerTask) {
+  const auto lanes = [](ir::DType dtype, int64_t rows, int64_t columns) {
+    return LowerSumOfRows(dtype, rows, columns).lanes;
+  };
+  EXPECT_EQ(lanes(ir::DType::kF32, 1 << 14, 96), 32);
+  EXPECT_EQ(lanes(ir::DType::kBF16, 1 << 14, 128), 64);
+  EXPECT_EQ(lanes(ir::DType::kBF16, 1 << 14, 96), 32);
+  // Too few tasks for the threads.
+  EXPECT_EQ(lanes(ir::DType::kF32, 512, 96), 16);
 }
 
 // One block per channel combines the chunks' partial sums, all sums in one
