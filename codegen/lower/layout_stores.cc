@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
+#include "codegen/kernel/access_analysis.h"
 #include "codegen/kernel/kernel_builder.h"
+#include "codegen/lower/loop_nest.h"
 #include "ir/support/error.h"
 
 namespace fusor::codegen {
@@ -15,105 +18,158 @@ constexpr int64_t kMinRun = 4;
 // Bounds the code size of a group.
 constexpr int64_t kMaxVectors = 16;
 
-// Returns the elements of each dimension within a block.
-ir::Shape BlockShape(const ir::TensorType& type) {
-  ir::Shape block(type.rank(), 1);
-  for (const ir::Layout::Tile& tile : type.layout.tiles) {
-    block[tile.dim] *= tile.size;
+// Returns the loops over all elements of the tensor in memory order, cut at the
+// tiles of all layouts.
+std::vector<TilePlan::Loop> CommonLoops(
+    const ir::TensorType& type, const std::vector<ir::TensorType>& copies) {
+  passes::IterationDomain domain;
+  domain.extents = type.shape;
+  domain.first.assign(type.shape.size(), 0);
+  domain.layout = type.layout;
+  domain.folded.assign(type.shape.size(), false);
+  std::vector<Access> accesses{{type, domain.Identity()}};
+  for (const ir::TensorType& copy : copies) {
+    accesses.push_back({copy, domain.Identity()});
   }
-  return block;
-}
-
-int64_t OuterStride(const ir::TensorType& type, int dim, int64_t step) {
-  for (const ir::PhysicalAxis& axis : PhysicalAxes(type)) {
-    if (axis.dim == dim && axis.step == step) return axis.stride;
+  const LoopNest nest(domain, accesses);
+  std::vector<TilePlan::Loop> loops;
+  std::vector<std::vector<AxisPart>> parts;
+  for (const LoopAxis& axis : nest.axes()) {
+    parts.push_back({{static_cast<int>(loops.size()), 1}});
+    loops.push_back({.extent = axis.extent});
   }
-  return 0;
+  for (const Access& access : accesses) {
+    const Index offset = nest.Offset(access, parts);
+    for (size_t l = 0; l < loops.size(); ++l) {
+      const int64_t stride = CoefficientOf(offset, static_cast<int>(l));
+      if (&access == &accesses[0]) {
+        loops[l].stride = stride;
+      } else {
+        loops[l].copy_strides.push_back(stride);
+      }
+    }
+  }
+  return loops;
 }
 
-// Returns the offset within the copy's block of each element of the tensor's
-// block, by its offset there.
-std::vector<int64_t> Places(const ir::TensorType& type,
-                            const ir::TensorType& copy,
-                            const ir::Shape& block) {
-  const auto from = ir::PhysicalOffsets({type.dtype, block, type.layout});
-  const auto to = ir::PhysicalOffsets({copy.dtype, block, copy.layout});
-  std::vector<int64_t> places(from.size());
-  for (size_t i = 0; i < from.size(); ++i) places[from[i]] = to[i];
-  return places;
+// Takes the first `extent` iterations of each round of the loop out of it.
+TilePlan::Loop TakeInner(int64_t extent, TilePlan::Loop& loop) {
+  TilePlan::Loop inner = loop;
+  inner.extent = extent;
+  loop.extent /= extent;
+  loop.stride *= extent;
+  for (int64_t& stride : loop.copy_strides) stride *= extent;
+  return inner;
 }
 
-// Returns the runs of the first `size` elements. Returns nullopt unless they
-// are equal in length and stride, and every other group of that size has the
-// same runs, at a constant stride from the group before.
-std::optional<TilePlan::Copy> FindRuns(const std::vector<int64_t>& places,
-                                       size_t size) {
+// Returns the sum over the loops' iterations, fastest loop first, of
+// `stride` (of a loop) times the index.
+template <typename Stride>
+std::vector<int64_t> Offsets(const std::vector<TilePlan::Loop>& loops,
+                             Stride stride) {
+  std::vector<int64_t> offsets{0};
+  for (const TilePlan::Loop& loop : loops) {
+    const size_t size = offsets.size();
+    for (int64_t i = 1; i < loop.extent; ++i) {
+      for (size_t e = 0; e < size; ++e) {
+        offsets.push_back(offsets[e] + i * stride(loop));
+      }
+    }
+  }
+  return offsets;
+}
+
+// Returns how elements at these offsets are stored in runs of contiguous ones;
+// nullopt unless the runs are equal in length and stride.
+std::optional<TileStore> FindRuns(const std::vector<int64_t>& places) {
   std::vector<std::pair<int64_t, int>> sorted;
-  for (size_t e = 0; e < size; ++e) {
+  for (size_t e = 0; e < places.size(); ++e) {
     sorted.emplace_back(places[e], static_cast<int>(e));
   }
   std::sort(sorted.begin(), sorted.end());
-  TilePlan::Copy copy{.start = sorted[0].first};
   size_t run = 1;
-  while (run < size &&
-         sorted[run].first == copy.start + static_cast<int64_t>(run)) {
+  while (run < sorted.size() &&
+         sorted[run].first == static_cast<int64_t>(run)) {
     ++run;
   }
-  copy.tile.run = static_cast<int64_t>(run);
-  copy.tile.stride =
-      run == size ? copy.tile.run : sorted[run].first - copy.start;
-  if (size % run != 0) return std::nullopt;
-  for (size_t e = 0; e < size; ++e) {
+  if (sorted.size() % run != 0) return std::nullopt;
+  TileStore tile{.run = static_cast<int64_t>(run)};
+  tile.stride = run == sorted.size() ? tile.run : sorted[run].first;
+  for (size_t e = 0; e < sorted.size(); ++e) {
     const auto number = static_cast<int64_t>(e);
-    if (sorted[e].first - copy.start !=
-        number / copy.tile.run * copy.tile.stride + number % copy.tile.run) {
+    if (sorted[e].first !=
+        number / tile.run * tile.stride + number % tile.run) {
       return std::nullopt;
     }
-    copy.tile.order.push_back(sorted[e].second);
+    tile.order.push_back(sorted[e].second);
   }
-  copy.stride = places.size() == size ? 0 : places[size] - places[0];
-  for (size_t e = size; e < places.size(); ++e) {
-    if (places[e] != places[e - size] + copy.stride) return std::nullopt;
-  }
-  return copy;
+  return tile;
 }
 
-bool PlanGroups(const std::vector<std::vector<int64_t>>& places, int64_t lanes,
-                TilePlan& plan) {
-  const auto elements = static_cast<int64_t>(places[0].size());
-  for (int64_t vectors = 1; vectors <= kMaxVectors; vectors *= 2) {
-    const int64_t size = vectors * lanes;
-    if (elements % size != 0) return false;
-    plan.vectors = vectors;
-    plan.groups = elements / size;
-    plan.copies.clear();
-    for (const std::vector<int64_t>& of : places) {
-      const auto copy = FindRuns(of, static_cast<size_t>(size));
-      if (!copy.has_value() || copy->tile.run < kMinRun) break;
-      plan.copies.push_back(*copy);
+// A group of elements: loops, fastest first, of which the first few visit the
+// lanes of a vector and the others its vectors.
+struct Group {
+  std::vector<TilePlan::Loop> lanes;
+  std::vector<TilePlan::Loop> vectors;
+
+  // Returns the tiles of all copies.
+  std::vector<std::optional<TileStore>> Tiles() const {
+    std::vector<TilePlan::Loop> loops = lanes;
+    loops.insert(loops.end(), vectors.begin(), vectors.end());
+    std::vector<std::optional<TileStore>> tiles;
+    for (size_t c = 0; c < lanes[0].copy_strides.size(); ++c) {
+      tiles.push_back(FindRuns(Offsets(loops, [c](const TilePlan::Loop& loop) {
+        return loop.copy_strides[c];
+      })));
     }
-    if (plan.copies.size() == places.size()) return true;
+    return tiles;
   }
-  return false;
+};
+
+// Returns the elements of the runs of all copies, of each at most `most`.
+int64_t TotalRuns(const Group& group, int64_t most) {
+  int64_t total = 0;
+  for (const auto& tile : group.Tiles()) {
+    if (tile.has_value()) total += std::min(tile->run, most);
+  }
+  return total;
 }
 
-// Appends a loop. Merges it with the previous one if tensor and copies all have
-// a single stride along both.
-void AddLoop(TilePlan::Loop loop, TilePlan& plan) {
-  if (loop.extent == 1) return;
-  if (!plan.loops.empty()) {
-    TilePlan::Loop& outer = plan.loops.back();
-    bool joins = outer.stride == loop.stride * loop.extent;
-    for (size_t c = 0; c < loop.copy_strides.size(); ++c) {
-      joins &= outer.copy_strides[c] == loop.copy_strides[c] * loop.extent;
-    }
-    if (joins) {
-      loop.extent *= outer.extent;
-      outer = std::move(loop);
-      return;
-    }
+// Takes the lanes of a vector out of the fastest loops; nullopt if these are
+// not contiguous or do not divide them.
+std::optional<Group> TakeLanes(int64_t lanes,
+                               std::vector<TilePlan::Loop>& loops) {
+  Group group;
+  int64_t left = lanes;
+  for (size_t l = loops.size(); l-- > 0 && left > 1;) {
+    if (loops[l].stride != lanes / left) return std::nullopt;
+    const int64_t extent = std::gcd(loops[l].extent, left);
+    group.lanes.push_back(TakeInner(extent, loops[l]));
+    left /= extent;
+    if (left > 1 && loops[l].extent > 1) return std::nullopt;
   }
-  plan.loops.push_back(std::move(loop));
+  if (left > 1) return std::nullopt;
+  return group;
+}
+
+// Doubles the vectors of the group along the loop that lengthens the copies'
+// runs most. Returns false if there is none.
+bool Double(int64_t lanes, std::vector<TilePlan::Loop>& loops, Group& group) {
+  int64_t best = TotalRuns(group, lanes);
+  size_t along = loops.size();
+  for (size_t l = loops.size(); l-- > 0;) {
+    if (loops[l].extent % 2 != 0) continue;
+    Group doubled = group;
+    TilePlan::Loop rest = loops[l];
+    doubled.vectors.push_back(TakeInner(2, rest));
+    const int64_t total = TotalRuns(doubled, lanes);
+    if (total <= best) continue;
+    best = total;
+    along = l;
+  }
+  if (along == loops.size()) return false;
+  group.vectors.push_back(TakeInner(2, loops[along]));
+  return true;
 }
 
 class TileRewrite {
@@ -133,18 +189,24 @@ class TileRewrite {
       for (const Stmt& stmt : flat_.phases[0].body) {
         if (IsUniform(stmt)) builder_.Append(stmt);
       }
-      const auto loop = builder_.BeginLoop(group_);
+      std::optional<KernelBuilder::Scope> loop;
+      if (inner_ >= 0) loop.emplace(builder_.BeginLoop(inner_));
       EmitGroup();
     }
     return std::move(builder_).Build();
   }
 
  private:
+  // The fastest of several loops runs inside a task.
   void AddAxes() {
     for (const TilePlan::Loop& loop : plan_.loops) {
-      grid_.push_back(builder_.AddAxis("block", loop.extent));
+      axes_.push_back(builder_.AddAxis("block", loop.extent));
     }
-    group_ = builder_.AddAxis("group", plan_.groups);
+    grid_ = axes_;
+    if (axes_.size() > 1) {
+      inner_ = axes_.back();
+      grid_.pop_back();
+    }
     lane_ = builder_.AddAxis("lane", flat_.lanes, AxisKind::kVector);
     grid_.push_back(lane_);
   }
@@ -160,18 +222,18 @@ class TileRewrite {
     for (size_t c = 0; c < plan_.copies.size(); ++c) {
       tiles.push_back(TileOf(c));
     }
-    for (int64_t v = 0; v < plan_.vectors; ++v) {
+    for (const int64_t vector : plan_.vectors) {
       renamed_.clear();
       for (const Stmt& stmt : flat_.phases[0].body) {
         if (IsUniform(stmt)) continue;
         if (stmt.dst >= 0) {
-          renamed_[stmt.dst] = builder_.Define(OfVector(stmt, v),
+          renamed_[stmt.dst] = builder_.Define(OfVector(stmt, vector),
                                                flat_.registers[stmt.dst].dtype);
         } else if (stmt.buffer >= first_copy_) {
           tiles[stmt.buffer - first_copy_].tile.sources.push_back(
               Renamed(stmt.src[0]));
         } else {
-          stores.push_back(OfVector(stmt, v));
+          stores.push_back(OfVector(stmt, vector));
         }
       }
     }
@@ -185,11 +247,11 @@ class TileRewrite {
     return it == renamed_.end() ? reg : it->second;
   }
 
-  // Returns the statement for vector `v` of a group.
-  Stmt OfVector(Stmt stmt, int64_t v) const {
+  // Returns the statement for the vector of a group at offset `vector`.
+  Stmt OfVector(Stmt stmt, int64_t vector) const {
     for (int& src : stmt.src) src = Renamed(src);
     if (Names(stmt.index, 0)) {
-      stmt.index = IndexOf(stmt.index.offset + v * flat_.lanes);
+      stmt.index = IndexOf(stmt.index.offset + vector);
     }
     return stmt;
   }
@@ -197,23 +259,19 @@ class TileRewrite {
   Index IndexOf(int64_t offset) const {
     Index index{offset, {}};
     for (size_t l = 0; l < plan_.loops.size(); ++l) {
-      index.terms.push_back({grid_[l], plan_.loops[l].stride});
+      index.terms.push_back({axes_[l], plan_.loops[l].stride});
     }
-    index.terms.push_back({group_, plan_.vectors * flat_.lanes});
     index.terms.push_back({lane_, 1});
     return index;
   }
 
   Stmt TileOf(size_t c) const {
-    const TilePlan::Copy& copy = plan_.copies[c];
     Stmt stmt{.kind = StmtKind::kStoreTile};
     stmt.buffer = first_copy_ + static_cast<int>(c);
-    stmt.index.offset = copy.start;
     for (size_t l = 0; l < plan_.loops.size(); ++l) {
-      stmt.index.terms.push_back({grid_[l], plan_.loops[l].copy_strides[c]});
+      stmt.index.terms.push_back({axes_[l], plan_.loops[l].copy_strides[c]});
     }
-    if (copy.stride != 0) stmt.index.terms.push_back({group_, copy.stride});
-    stmt.tile = copy.tile;
+    stmt.tile = plan_.copies[c];
     return stmt;
   }
 
@@ -221,8 +279,9 @@ class TileRewrite {
   const int first_copy_;
   const Kernel& flat_;
   KernelBuilder builder_;
+  std::vector<int> axes_;  // of the plan's loops
   std::vector<int> grid_;
-  int group_ = -1;
+  int inner_ = -1;  // axis of the loop inside a task, if any
   int lane_ = -1;
   std::map<int, int> renamed_;  // vector registers of the current vector
 };
@@ -232,22 +291,27 @@ class TileRewrite {
 std::optional<TilePlan> PlanTiles(const ir::TensorType& type,
                                   const std::vector<ir::TensorType>& copies,
                                   int64_t lanes) {
-  const ir::Shape block = BlockShape(type);
-  std::vector<std::vector<int64_t>> places;
-  for (const ir::TensorType& copy : copies) {
-    if (BlockShape(copy) != block) return std::nullopt;
-    places.push_back(Places(type, copy, block));
-  }
+  if (copies.empty()) return std::nullopt;
   TilePlan plan;
-  if (copies.empty() || !PlanGroups(places, lanes, plan)) return std::nullopt;
-  for (const ir::PhysicalAxis& axis : PhysicalAxes(type)) {
-    if (axis.step != block[axis.dim]) continue;  // within a block
-    TilePlan::Loop loop{axis.extent, axis.stride, {}};
-    for (const ir::TensorType& copy : copies) {
-      loop.copy_strides.push_back(OuterStride(copy, axis.dim, axis.step));
+  plan.loops = CommonLoops(type, copies);
+  std::optional<Group> group = TakeLanes(lanes, plan.loops);
+  if (!group.has_value()) return std::nullopt;
+  const auto is_short = [](const std::optional<TileStore>& tile) {
+    return !tile.has_value() || tile->run < kMinRun;
+  };
+  std::vector<std::optional<TileStore>> tiles = group->Tiles();
+  while (std::any_of(tiles.begin(), tiles.end(), is_short)) {
+    if (int64_t{1} << (group->vectors.size() + 1) > kMaxVectors ||
+        !Double(lanes, plan.loops, *group)) {
+      return std::nullopt;
     }
-    AddLoop(std::move(loop), plan);
+    tiles = group->Tiles();
   }
+  for (auto& tile : tiles) plan.copies.push_back(*std::move(tile));
+  plan.vectors = Offsets(
+      group->vectors, [](const TilePlan::Loop& loop) { return loop.stride; });
+  std::erase_if(plan.loops,
+                [](const TilePlan::Loop& loop) { return loop.extent == 1; });
   return plan;
 }
 

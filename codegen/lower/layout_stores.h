@@ -9,10 +9,10 @@
 namespace fusor::codegen {
 
 // Plan for a kernel that computes a tensor in memory order and also stores
-// copies of it in other blocked layouts. It processes groups of a few vectors,
-// so that each copy gets runs of contiguous elements.
+// copies of it in other layouts. It processes groups of a few vectors, so that
+// each copy gets runs of contiguous elements.
 struct TilePlan {
-  // Loops over blocks, slowest first. Strides in elements, of the tensor and of
+  // Loops over groups, slowest first. Strides in elements, of the tensor and of
   // each copy.
   struct Loop {
     int64_t extent = 1;
@@ -20,21 +20,15 @@ struct TilePlan {
     std::vector<int64_t> copy_strides{};
   };
   std::vector<Loop> loops;
-  int64_t groups = 1;   // per block
-  int64_t vectors = 1;  // per group
-  // One copy: the offset of its first group in a block, the stride between
-  // groups, and the element order within a group.
-  struct Copy {
-    int64_t start = 0;
-    int64_t stride = 0;
-    TileStore tile{};  // without sources
-  };
-  std::vector<Copy> copies;
+  // The offset in the tensor of each vector of the first group.
+  std::vector<int64_t> vectors;
+  // How a group is stored in each copy; without sources.
+  std::vector<TileStore> copies;
 };
 
-// Returns nullopt unless all layouts tile the dimensions into blocks of the
-// same shape, whose groups of whole vectors of `lanes` give each copy runs of
-// at least 4 elements.
+// Returns nullopt unless there is a group of at most 16 vectors of `lanes`
+// contiguous elements that gives each copy runs of at least 4 elements.
+// REQUIRES: the tiles of all layouts nest, and the types have equal shapes.
 std::optional<TilePlan> PlanTiles(const ir::TensorType& type,
                                   const std::vector<ir::TensorType>& copies,
                                   int64_t lanes);

@@ -268,11 +268,13 @@ class UpdateLowering {
     const int64_t elements = CopiedElements(run);
     std::vector<ir::TensorType> types;
     for (const Copy& copy : copies) types.push_back(copy.type);
-    const auto lanes = target_.vector_bytes / 4;
+    const auto tiles = target_.simt || SameOrder(type, types)
+                           ? std::nullopt
+                           : PlanTiles(type, types, target_.vector_bytes / 4);
     LoweredKernel segment;
     if (SameOrder(type, types)) {
       segment = LowerLoops(*Chain(first, elements), target_, eager_);
-    } else if (const auto tiles = PlanTiles(type, types, lanes)) {
+    } else if (tiles.has_value()) {
       segment = LowerLoops(*Chain(first, elements), target_, eager_);
       segment.kernel = StoreTiles(
           *tiles,

@@ -40,30 +40,27 @@ void ExpectExact(const ir::TensorType& type,
   for (size_t i = 0; i < offsets.size(); ++i) {
     logical[offsets[i]] = static_cast<int64_t>(i);
   }
-  const int64_t size = plan.vectors * lanes;
-  int64_t blocks = 1;
-  for (const TilePlan::Loop& loop : plan.loops) blocks *= loop.extent;
-  ASSERT_EQ(blocks * plan.groups * size, type.num_elements());
+  int64_t groups = 1;
+  for (const TilePlan::Loop& loop : plan.loops) groups *= loop.extent;
+  const int64_t size = static_cast<int64_t>(plan.vectors.size()) * lanes;
+  ASSERT_EQ(groups * size, type.num_elements());
   for (size_t c = 0; c < copies.size(); ++c) {
     const std::vector<int64_t> places = PhysicalOffsets(copies[c]);
-    const TilePlan::Copy& copy = plan.copies[c];
-    for (int64_t block = 0; block < blocks; ++block) {
+    const TileStore& tile = plan.copies[c];
+    for (int64_t group = 0; group < groups; ++group) {
       int64_t from = 0;
-      int64_t to = copy.start;
-      int64_t rest = block;
+      int64_t to = 0;
+      int64_t rest = group;
       for (size_t l = plan.loops.size(); l-- > 0;) {
         const int64_t i = rest % plan.loops[l].extent;
         rest /= plan.loops[l].extent;
         from += i * plan.loops[l].stride;
         to += i * plan.loops[l].copy_strides[c];
       }
-      for (int64_t e = 0; e < plan.groups * size; ++e) {
-        const int64_t group = e / size;
-        const int64_t in = e % size;
-        const int64_t at = to + group * copy.stride +
-                           in / copy.tile.run * copy.tile.stride +
-                           in % copy.tile.run;
-        const int64_t source = from + group * size + copy.tile.order[in];
+      for (int64_t e = 0; e < size; ++e) {
+        const int64_t at = to + e / tile.run * tile.stride + e % tile.run;
+        const int lane = tile.order[e];
+        const int64_t source = from + plan.vectors[lane / lanes] + lane % lanes;
         ASSERT_EQ(places[logical.at(source)], at) << "copy " << c;
       }
     }
@@ -80,10 +77,9 @@ TEST(PlanTiles, PairsOfRowsForTheLayoutsOfBf16) {
         Type(DType::kBF16, shape, "BAcd8a16b2a")};
     const auto plan = PlanTiles(type, copies, 16);
     ASSERT_TRUE(plan.has_value());
-    EXPECT_EQ(plan->vectors, 2);
-    EXPECT_EQ(plan->groups, 8);
-    EXPECT_EQ(plan->copies[0].tile.run, 32);
-    EXPECT_EQ(plan->copies[1].tile.run, 4);
+    EXPECT_EQ(plan->vectors.size(), 2u);
+    EXPECT_EQ(plan->copies[0].run, 32);
+    EXPECT_EQ(plan->copies[1].run, 4);
     ExpectExact(type, copies, *plan, 16);
   }
 }
@@ -97,13 +93,48 @@ TEST(PlanTiles, TransposedBlocks) {
   ExpectExact(type, copies, *plan, 8);
 }
 
-TEST(PlanTiles, NoneWithoutBlocksInCommon) {
-  const ir::TensorType type = Type(DType::kF32, {32, 32}, "AB16b16a");
-  EXPECT_FALSE(PlanTiles(type, {Type(DType::kBF16, {32, 32}, "")}, 16));
-  EXPECT_FALSE(PlanTiles(type, {Type(DType::kBF16, {32, 32}, "Ab16a")}, 16));
+// The layouts of AMX's convolutions: those of a 1x1 and a 3x3 filter, forward
+// and data gradient. The weight itself has channels last.
+TEST(PlanTiles, PairsOfRowsOfAWeightWithoutTiles) {
+  const ir::TensorType point = Type(DType::kF32, {128, 96, 1, 1}, "acdb");
+  const std::vector<ir::TensorType> points = {
+      Type(DType::kBF16, {128, 96, 1, 1}, "acdb"),
+      Type(DType::kBF16, {128, 96, 1, 1}, "ABcd64a2b")};
+  auto plan = PlanTiles(point, points, 16);
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->vectors, (std::vector<int64_t>{0, 96}));
+  EXPECT_EQ(plan->copies[1].run, 4);
+  ExpectExact(point, points, *plan, 16);
+
+  const ir::TensorType type = Type(DType::kF32, {64, 48, 3, 3}, "acdb");
+  const std::vector<ir::TensorType> copies = {
+      Type(DType::kBF16, {64, 48, 3, 3}, "AcdB8b32a2b"),
+      Type(DType::kBF16, {64, 48, 3, 3}, "ABcd16a16b2a")};
+  plan = PlanTiles(type, copies, 16);
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->vectors, (std::vector<int64_t>{0, 432}));
+  EXPECT_EQ(plan->copies[0].run, 4);
+  EXPECT_EQ(plan->copies[1].run, 32);
+  ExpectExact(type, copies, *plan, 16);
+}
+
+TEST(PlanTiles, TransposedMatrices) {
+  const ir::TensorType type = Type(DType::kF32, {32, 48}, "AB16b16a");
+  const std::vector<ir::TensorType> copies = {
+      Type(DType::kBF16, {32, 48}, ""), Type(DType::kBF16, {32, 48}, "Ab16a")};
+  const auto plan = PlanTiles(type, copies, 16);
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->vectors.size(), 4u);
+  ExpectExact(type, copies, *plan, 16);
+}
+
+TEST(PlanTiles, NoneWithoutCopiesOrWholeVectors) {
+  const ir::TensorType type = Type(DType::kF32, {32, 24}, "");
   EXPECT_FALSE(PlanTiles(type, {}, 16));
-  EXPECT_FALSE(PlanTiles(Type(DType::kF32, {32, 32}, ""),
-                         {Type(DType::kBF16, {32, 32}, "ba")}, 16));
+  EXPECT_FALSE(PlanTiles(type, {Type(DType::kBF16, {32, 24}, "ba")}, 16));
+  // Rows of an odd number of vectors, and an odd number of rows.
+  EXPECT_FALSE(PlanTiles(Type(DType::kF32, {3, 16}, ""),
+                         {Type(DType::kBF16, {3, 16}, "ba")}, 16));
 }
 
 // A weight and the layouts of its copies.
