@@ -1,8 +1,53 @@
 #include "models/import/aten_ops.h"
 
-namespace fusor::models {
+#include <string>
 
-const AtenOp* FindAtenOp(std::string_view name) {
+namespace fusor::models {
+namespace {
+
+// PyTorch's other names of operators, without the overload, which is the same.
+struct Alias {
+  std::string_view name;
+  std::string_view of;
+};
+constexpr Alias kAliases[] = {
+    {"absolute", "abs"},
+    {"arccos", "acos"},
+    {"arccosh", "acosh"},
+    {"arcsin", "asin"},
+    {"arcsinh", "asinh"},
+    {"arctan", "atan"},
+    {"arctan2", "atan2"},
+    {"arctanh", "atanh"},
+    {"clip", "clamp"},
+    {"concat", "cat"},
+    {"concatenate", "cat"},
+    {"divide", "div"},
+    {"fix", "trunc"},
+    {"ger", "outer"},
+    {"greater", "gt"},
+    {"greater_equal", "ge"},
+    {"less", "lt"},
+    {"less_equal", "le"},
+    {"multiply", "mul"},
+    {"negative", "neg"},
+    {"not_equal", "ne"},
+    {"row_stack", "vstack"},
+    {"special_erf", "erf"},
+    {"special_erfc", "erfc"},
+    {"special_exp2", "exp2"},
+    {"special_expit", "sigmoid"},
+    {"special_expm1", "expm1"},
+    {"special_log1p", "log1p"},
+    {"special_logsumexp", "logsumexp"},
+    {"special_round", "round"},
+    {"special_sinc", "sinc"},
+    {"special_xlogy", "xlogy"},
+    {"subtract", "sub"},
+    {"true_divide", "div"},
+};
+
+const AtenOp* FindRow(std::string_view name) {
   for (const auto family :
        {AtenConvolutionOps, AtenElementwiseOps, AtenFunctionOps, AtenIndexedOps,
         AtenLayerOps, AtenLossOps, AtenPoolOps, AtenRearrangedOps,
@@ -12,6 +57,19 @@ const AtenOp* FindAtenOp(std::string_view name) {
     }
   }
   return nullptr;
+}
+
+}  // namespace
+
+const AtenOp* FindAtenOp(std::string_view name) {
+  const std::string_view base = name.substr(0, name.find('.'));
+  for (const Alias& alias : kAliases) {
+    if (alias.name == base) {
+      return FindRow(std::string(alias.of) +
+                     std::string(name.substr(base.size())));
+    }
+  }
+  return FindRow(name);
 }
 
 }  // namespace fusor::models

@@ -151,9 +151,19 @@ struct Range {
   int64_t end;
   int64_t step = 1;
 };
+// Returns no elements, of a type that only a concatenation accepts.
+Value* Empty(AtenCall& call, const Value* x, size_t dim) {
+  ir::TensorType type{x->type().dtype, ShapeOf(x), {}};
+  type.shape[dim] = 0;
+  Value* empty = call.b().Scalar(type.dtype, 0);
+  empty->set_type(type);
+  return empty;
+}
+
 Value* Part(AtenCall& call, Value* x, const Range& range) {
   const Shape& shape = ShapeOf(x);
-  if (range.start < 0 || range.start >= range.end ||
+  if (range.start == range.end) return Empty(call, x, range.dim);
+  if (range.start < 0 || range.start > range.end ||
       range.end > shape[range.dim] || range.step < 1) {
     call.Throw(fmt::format("range {} to {} by {} of {}", range.start, range.end,
                            range.step, ToString(x->type())));
@@ -172,6 +182,7 @@ Value* Part(AtenCall& call, Value* x, const Range& range) {
 // Returns `base` with `part` in place of a range.
 Value* Replaced(AtenCall& call, Value* base, Value* part, const Range& range) {
   if (range.step != 1) call.Throw("an in-place write to a range with a step");
+  if (range.start == range.end) return base;
   const int64_t extent = ShapeOf(base)[range.dim];
   Values pieces;
   if (range.start > 0) {
@@ -353,6 +364,10 @@ Values BroadcastTensors(AtenCall& call) {
 // Operands of rank 1 and extent 0 are skipped in PyTorch; they can't exist.
 Values Cat(AtenCall& call) {
   Values parts = call.Tensors("tensors");
+  std::erase_if(parts, [](const Value* part) {
+    return part->type().num_elements() == 0;
+  });
+  if (parts.empty()) call.Throw("tensors without elements");
   for (Value*& part : parts) {
     part = call.b().Cast(part, Promote(part, parts[0]));
   }
@@ -378,6 +393,7 @@ Values Pad(AtenCall& call) {
     return AtenPadByElements(call, mode);
   }
   const std::vector<int64_t> pad = call.Ints("pad");
+  const double value = call.Number("value", 0);
   const auto rank = static_cast<size_t>(RankOf(x));
   const bool small = std::all_of(pad.begin(), pad.end(), [](int64_t extent) {
     return -ir::kMaxElements <= extent && extent <= ir::kMaxElements;
@@ -396,7 +412,7 @@ Values Pad(AtenCall& call) {
     limit[dim] += low[dim] + std::min(pad[2 * i + 1], high[dim]);
   }
   if (low != zeros || high != zeros) {
-    x = call.b().Pad(x, low, high, zeros, call.Number("value", 0));
+    x = call.b().Pad(x, low, high, zeros, value);
   }
   if (limit == ShapeOf(x) && start == zeros) return {x};
   return {call.b().Slice(x, start, limit)};

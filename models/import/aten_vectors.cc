@@ -153,6 +153,40 @@ Values AddOuter(AtenCall& call) {
   return {b.Plus(b.Times(self, beta), product)};
 }
 
+// The rows of x [S, D] times matrices of w [E, D, F]: matrix e for the rows
+// from ends[e - 1] to ends[e] - 1, and 0 for rows behind the last end. This is
+// one product of [S, E * D] and [E * D, F], where each row of x has zeros in
+// the places of the other matrices: E times the operations of separate
+// products, whose shapes only the data determine.
+Values GroupedMatmul(AtenCall& call) {
+  Builder& b = call.b();
+  // PyTorch's operator, or the one that transformers defines.
+  const bool own = call.Has("self");
+  Value* x = call.Tensor(own ? "self" : "input");
+  Value* w = call.Tensor(own ? "mat2" : "weight");
+  Value* ends = call.OptionalTensor("offs");
+  if (RankOf(x) != 2 || RankOf(w) != 3 || ends == nullptr) {
+    call.Throw("expected groups of rows of a matrix, got " +
+               ToString(x->type()) + " and " + ToString(w->type()));
+  }
+  const int64_t groups = ShapeOf(w)[0], depth = ShapeOf(w)[1];
+  const Shape shape{ShapeOf(x)[0], groups, depth};
+  ends = b.Cast(ends, DType::kI64);
+  Value* first = b.Constant(DType::kI64, {1}, {0});
+  Value* starts = groups == 1
+                      ? first
+                      : b.Concat({first, b.Slice(ends, {0}, {groups - 1})}, 0);
+  Value* row = b.Iota(DType::kI64, shape, 0);
+  const auto before = [&](Value* limit) {
+    return b.Compare("lt", row, b.Broadcast(limit, shape, {1}));
+  };
+  Value* rows = b.Broadcast(x, shape, {0, 2});
+  Value* none = b.ScalarLike(rows, 0);
+  rows = b.Select(before(starts), none, b.Select(before(ends), rows, none));
+  return {b.Matmul(b.Reshape(rows, {shape[0], groups * depth}),
+                   b.Reshape(w, {groups * depth, ShapeOf(w)[2]}))};
+}
+
 // The cross product of vectors along a dimension of three elements.
 Values Cross(AtenCall& call) {
   Builder& b = call.b();
@@ -235,6 +269,38 @@ Values CountNonzero(AtenCall& call) {
   return {b.ReduceSum(b.Cast(x, DType::kI64), ReducedDims(call, x))};
 }
 
+// The number of elements in each of `bins` equal ranges from `min` to `max`; if
+// these are equal, from the least to the greatest element.
+Values Histogram(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const DType dtype = x->type().dtype;
+  const int64_t bins = call.Int("bins", 100);
+  const double min = call.Number("min", 0), max = call.Number("max", 0);
+  if (bins < 1 || min > max) {
+    call.Throw(fmt::format("{} bins from {} to {}", bins, min, max));
+  }
+  x = b.StopGradient(b.Reshape(AsFloat(call, x), {x->type().num_elements()}));
+  Value* low = b.ScalarLike(x, min);
+  Value* high = b.ScalarLike(x, max);
+  if (min == max) {
+    low = b.ReduceMin(x, {0});
+    high = b.ReduceMax(x, {0});
+    Value* same = b.Compare("eq", low, high);
+    low = b.Select(same, b.Plus(low, -1.0), low);
+    high = b.Select(same, b.Plus(high, 1.0), high);
+  }
+  const auto count = static_cast<double>(bins);
+  Value* bin =
+      b.Floor(b.Divide(b.Times(b.Minus(x, low), count), b.Minus(high, low)));
+  // The last range includes its end.
+  bin = b.Select(b.Compare("eq", x, high), b.ScalarLike(x, count - 1), bin);
+  const Shape shape{ShapeOf(x)[0], bins};
+  Value* inside = b.Compare("eq", b.Broadcast(bin, shape, {0}),
+                            b.Iota(x->type().dtype, shape, 1));
+  return {b.ReduceSum(b.Cast(inside, dtype), {0})};
+}
+
 // The sum or mean over all elements but NaN.
 template <bool kMean>
 Values OfNumbersOnly(AtenCall& call) {
@@ -283,6 +349,7 @@ Values Search(AtenCall& call) {
 }
 
 constexpr AtenOp kVectorOps[] = {
+    {"_grouped_mm.default", GroupedMatmul},
     {"addr.default", AddOuter},
     {"aminmax.default", LeastAndGreatest},
     {"bucketize.Tensor", Search},
@@ -292,6 +359,7 @@ constexpr AtenOp kVectorOps[] = {
     {"cross.default", Cross},
     {"cumprod.default", CumulativeProducts},
     {"dist.default", Distance},
+    {"histc.default", Histogram},
     {"inner.default", Inner},
     {"kron.default", Kronecker},
     {"kthvalue.default", KthValue},
@@ -305,6 +373,7 @@ constexpr AtenOp kVectorOps[] = {
     {"pairwise_distance.default", PairwiseDistance},
     {"searchsorted.Tensor", Search},
     {"tensordot.default", TensorDot},
+    {"torch.ops.transformers.grouped_mm_fallback.default", GroupedMatmul},
 };
 
 }  // namespace

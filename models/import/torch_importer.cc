@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "ir/interpreter/host_tensor.h"
@@ -260,6 +261,7 @@ class GraphBuilder {
       results.push_back(Read(output));
     }
     AddResultLoss(layers_, archive_.path(), results);
+    EraseEmptyParts();
   }
 
   // Tensors in, tensors out.
@@ -281,6 +283,7 @@ class GraphBuilder {
       builder_.graph().AddOutput(Read(output),
                                  fmt::format("output{}", number++));
     }
+    EraseEmptyParts();
   }
 
  private:
@@ -304,6 +307,24 @@ class GraphBuilder {
       Run(node);
     }
     builder_.Inherit({});
+  }
+
+  // Erases the parts without elements that only concatenations read.
+  void EraseEmptyParts() {
+    ir::Graph& graph = builder_.graph();
+    std::unordered_set<const Value*> outputs;
+    for (const ir::Output& output : graph.outputs()) {
+      outputs.insert(output.value);
+    }
+    std::vector<ir::Node*> empty;
+    for (const auto& node : graph.nodes()) {
+      const Value* value = node->output(0);
+      if (value->type().num_elements() == 0 && value->uses().empty() &&
+          !outputs.contains(value)) {
+        empty.push_back(node.get());
+      }
+    }
+    graph.EraseAll(empty);
   }
 
   void AddInputs(const std::function<Value*(const TorchInput&)>& user) {

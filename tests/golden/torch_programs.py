@@ -289,6 +289,50 @@ class Sampled(nn.Module):
                 torch.round(x, decimals=1))
 
 
+def grouped_product(x, weights, ends):
+    """Returns F.grouped_mm, which PyTorch lacks in fp64."""
+    if x.dtype != torch.float64:
+        return F.grouped_mm(x, weights, offs=ends)
+    row = torch.arange(len(x)).unsqueeze(1)
+    starts = F.pad(ends[:-1], (1, 0))
+    return sum(((row >= start) & (row < end)) * (x @ weight)
+               for weight, start, end in zip(weights, starts, ends))
+
+
+class Experts(nn.Module):
+    """Each row goes to two of three experts, whose rows are neighbours. Calls
+    operators by their other names, and takes parts without elements."""
+
+    def __init__(self):
+        super().__init__()
+        self.router = nn.Linear(8, 3)
+        self.up = nn.Parameter(torch.randn(3, 8, 12))
+        self.down = nn.Parameter(torch.randn(3, 12, 8))
+
+    def forward(self, x):
+        shares, experts = torch.topk(torch.softmax(self.router(x), 1), 2, 1)
+        order = torch.argsort(experts.flatten())
+        counts = torch.histc(experts.flatten().float(), 3, 0, 2)
+        ends = torch.cumsum(counts, 0, dtype=torch.int32)
+        rows = grouped_product(x[order // 2], self.up, ends)
+        rows = grouped_product(F.silu(rows), self.down, ends)
+        rows = torch.multiply(rows, shares.flatten()[order].unsqueeze(1))
+        back = torch.empty_like(order)
+        back[order] = torch.arange(10)
+        y = torch.subtract(rows[back].view(5, 2, 8).sum(1), x)
+        y = torch.concat([x[:, 3:3], y, y[:, 8:]], 1)
+        return (F.pad(y, (0, 0), value=2.0), torch.histc(x, 4),
+                torch.histc(x, 5, -1, 1),
+                torch.true_divide(torch.absolute(x), torch.arctan(x)),
+                torch.greater(x, y).long(), torch.clip(x, -0.5, 1).negative(),
+                # Nothing for the last two rows.
+                grouped_product(x, self.up, torch.clamp(ends, max=3)))
+
+
+def experts_inputs(generator):
+    return {"x": generator.standard_normal((5, 8)).astype(np.float32)}
+
+
 def sampled_inputs(generator):
     def floats(*shape):
         return generator.standard_normal(shape).astype(np.float32)
@@ -380,6 +424,7 @@ PROGRAMS = {"language": (Language, language_inputs),
             "functions": (Functions, functions_inputs),
             "places": (Places, functions_inputs),
             "sampled": (Sampled, sampled_inputs),
+            "experts": (Experts, experts_inputs),
             "rearranged": (Rearranged, functions_inputs),
             "vectors": (Vectors, functions_inputs),
             "cells": (Cells, cells_inputs),
