@@ -112,15 +112,19 @@ class SliceHoister {
     return node.output()->type().num_elements();
   }
 
-  // Computes the node at the end of the path.
+  // Computes the node at the end of the path, in the layouts of the path, which
+  // the ops would not infer.
   Node* Copy(const Node& node, const Path& path) {
     std::vector<Value*> operands;
     for (Value* operand : node.inputs()) {
       for (Node* step : path) {
+        ir::TensorType type = step->output()->type();
+        type.dtype = operand->type().dtype;
         operand = graph_
                       .AddNode(step->kind(), {operand}, step->attrs(),
                                step->location(), path.back())
                       ->output();
+        operand->set_type(std::move(type));
       }
       operands.push_back(operand);
     }

@@ -64,6 +64,24 @@ TEST(HoistSlices, SlicesOperandsInsteadOfTheResult) {
   })");
 }
 
+TEST(HoistSlices, KeepsTheLayoutsOfTheSlices) {
+  ExpectHoisted(R"(graph g {
+    %x = data : f32[1,6,2,2]
+    %a = exp(%x) : f32[1,6,2,2]
+    %q = slice(%a) {limit=[1,3,2,2], start=[0,0,0,0], stride=[1,1,1,1]} : f32[1,3,2,2]{acdb}
+    %k = slice(%a) {limit=[1,6,2,2], start=[0,3,0,0], stride=[1,1,1,1]} : f32[1,3,2,2]
+    return %q as "q", %k as "k"
+  })",
+                R"(graph g {
+    %x = data : f32[1,6,2,2]
+    %xq = slice(%x) {limit=[1,3,2,2], start=[0,0,0,0], stride=[1,1,1,1]} : f32[1,3,2,2]{acdb}
+    %q = exp(%xq) : f32[1,3,2,2]{acdb}
+    %xk = slice(%x) {limit=[1,6,2,2], start=[0,3,0,0], stride=[1,1,1,1]} : f32[1,3,2,2]
+    %k = exp(%xk) : f32[1,3,2,2]
+    return %q as "q", %k as "k"
+  })");
+}
+
 TEST(HoistSlices, KeepsOpsThatAreReadWholeOrTwice) {
   constexpr std::string_view kWhole = R"(graph g {
     %x = data : f32[4,4]
