@@ -19,6 +19,12 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kSchemaMajor = 8;
+// `with` blocks that PyTorch exports as graphs of their own.
+constexpr std::string_view kAutocast =
+    "torch.ops.higher_order.wrap_with_autocast";
+constexpr std::string_view kSetGradEnabled =
+    "torch.ops.higher_order.wrap_with_set_grad_enabled";
+constexpr int kMaxDepth = 16;  // of such blocks in each other
 
 // Numbers of torch/_export/serde/schema.py, ScalarType.
 struct ScalarTypeRow {
@@ -342,6 +348,10 @@ class Parser {
     node.location.path = ModulePath(metadata.value("nn_module_stack", ""));
     node.location.source = UserLine(metadata.value("stack_trace", ""));
     where_ += AtLocation(node.location);
+    if (node.target == kAutocast || node.target == kSetGradEnabled) {
+      Region(json, node);
+      return;
+    }
     for (const Json& input : json.at("inputs")) {
       node.inputs.push_back(Argument(input.at("arg")));
       node.inputs.back().name = input.at("name").get<std::string>();
@@ -350,6 +360,89 @@ class Parser {
       node.outputs.push_back(Argument(output));
     }
     program_.nodes.push_back(std::move(node));
+  }
+
+  // Adds the nodes of a `with` block that PyTorch exports as a graph of its
+  // own: torch.autocast(enabled=False), or torch.no_grad() and its opposite.
+  // The arguments are the settings, the graph, and the operands. `call` has its
+  // location.
+  void Region(const Json& json, const TorchNode& call) {
+    const Json& arguments = json.at("inputs");
+    const std::string where = where_;
+    const auto at = [&](size_t i) -> const Json& {
+      return arguments.at(i).at("arg");
+    };
+    const bool autocast = call.target == kAutocast;
+    const size_t first = autocast ? 4 : 1;  // behind the settings
+    const bool enabled = at(autocast ? 2 : 0).at("as_bool").get<bool>();
+    if (autocast && enabled) {
+      Throw(where, "expected autocast to be off within a model");
+    }
+    const Json& named = at(first).at("as_graph");
+    const Json& graph = named.at("graph");
+    const Json& inputs = graph.at("inputs");
+    if (inputs.size() != arguments.size() - first - 1) {
+      Throw(where, fmt::format("expected {} operands, got {}", inputs.size(),
+                               arguments.size() - first - 1));
+    }
+    Scope scope;
+    scope.prefix = scope_.prefix + named.at("name").get<std::string>() + ".";
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const std::string name = NameIn(inputs[i]);
+      const std::string operand = NameIn(at(first + 1 + i));
+      if (name.empty() || operand.empty()) {
+        Throw(where, fmt::format("operand {}: expected a name", i));
+      }
+      scope.names[name] = Outer(operand);
+    }
+    if (++depth_ > kMaxDepth) Throw(where, "too many regions in each other");
+    std::swap(scope, scope_);
+    for (const Json& node : graph.at("nodes")) Node(node);
+    const std::vector<TorchItem> results = Items(graph.at("outputs"));
+    std::swap(scope, scope_);
+    --depth_;
+    where_ = where;
+    const std::vector<TorchItem> outputs = Items(json.at("outputs"));
+    if (outputs.size() != results.size()) {
+      Throw(where, fmt::format("expected {} results, got {}", results.size(),
+                               outputs.size()));
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      program_.nodes.push_back(
+          {.target = autocast || enabled ? "torch.ops.aten.alias.default"
+                                         : "torch.ops.aten.detach.default",
+           .inputs = {{.name = "self", .items = {results[i]}}},
+           .outputs = {{.items = {outputs[i]}}},
+           .location = call.location});
+    }
+  }
+
+  // Returns the name of a tensor or symbol, "" for other arguments.
+  static std::string NameIn(const Json& argument) {
+    if (argument.contains("as_tensor")) {
+      return argument.at("as_tensor").at("name").get<std::string>();
+    }
+    if (argument.contains("as_sym_int")) {
+      return argument.at("as_sym_int").value("as_name", "");
+    }
+    return "";
+  }
+
+  // Returns the items of all arguments.
+  std::vector<TorchItem> Items(const Json& arguments) const {
+    std::vector<TorchItem> items;
+    for (const Json& argument : arguments) {
+      for (TorchItem& item : Argument(argument).items) {
+        items.push_back(std::move(item));
+      }
+    }
+    return items;
+  }
+
+  // Returns a name in the program of what a region calls `name`.
+  std::string Outer(const std::string& name) const {
+    const auto it = scope_.names.find(name);
+    return it != scope_.names.end() ? it->second : scope_.prefix + name;
   }
 
   // An argument is an object with one field, named after its type.
@@ -381,11 +474,12 @@ class Parser {
       return std::monostate();
     }
     if (type == "as_tensor") {
-      return TorchTensor{value.at("name").get<std::string>()};
+      return TorchTensor{Outer(value.at("name").get<std::string>())};
     }
     if (type == "as_optional_tensors" || type == "as_optional_tensor") {
       if (!value.contains("as_tensor")) return std::monostate();
-      return TorchTensor{value.at("as_tensor").at("name").get<std::string>()};
+      return TorchTensor{
+          Outer(value.at("as_tensor").at("name").get<std::string>())};
     }
     if (type == "as_int" || type == "as_scalar_type") {
       return JsonInteger<int64_t>(value);
@@ -396,7 +490,7 @@ class Parser {
     if (type == "as_sym_int" || type == "as_sym_bool" ||
         type == "as_sym_float") {
       if (value.contains("as_name")) {
-        return TorchSymbol{value.at("as_name").get<std::string>()};
+        return TorchSymbol{Outer(value.at("as_name").get<std::string>())};
       }
       const std::string number = "as_" + type.substr(7);  // as_sym_int: as_int
       return Item(number, value.at(number));
@@ -426,6 +520,14 @@ class Parser {
   };
   std::map<std::string, Storage> storage_;  // of each tensor
   std::set<std::string> frozen_;            // tensors without a gradient
+  // Names of the region that is read: those of its inputs in the program, and
+  // what the others begin with there.
+  struct Scope {
+    std::map<std::string, std::string> names;
+    std::string prefix;
+  };
+  Scope scope_;
+  int depth_ = 0;
   TorchProgram program_;
 };
 

@@ -301,7 +301,8 @@ def grouped_product(x, weights, ends):
 
 class Experts(nn.Module):
     """Each row goes to two of three experts, whose rows are neighbours. Calls
-    operators by their other names, and takes parts without elements."""
+    operators by their other names, takes parts without elements, and has `with`
+    blocks."""
 
     def __init__(self):
         super().__init__()
@@ -311,11 +312,14 @@ class Experts(nn.Module):
 
     def forward(self, x):
         shares, experts = torch.topk(torch.softmax(self.router(x), 1), 2, 1)
-        order = torch.argsort(experts.flatten())
-        counts = torch.histc(experts.flatten().float(), 3, 0, 2)
-        ends = torch.cumsum(counts, 0, dtype=torch.int32)
-        rows = grouped_product(x[order // 2], self.up, ends)
-        rows = grouped_product(F.silu(rows), self.down, ends)
+        with torch.no_grad():
+            order = torch.argsort(experts.flatten())
+            counts = torch.histc(experts.flatten().float(), 3, 0, 2)
+            ends = torch.cumsum(counts, 0, dtype=torch.int32)
+            largest = x.abs().amax()
+        with torch.autocast("cpu", enabled=False):
+            rows = grouped_product(x[order // 2] / largest, self.up, ends)
+            rows = grouped_product(F.silu(rows), self.down, ends)
         rows = torch.multiply(rows, shares.flatten()[order].unsqueeze(1))
         back = torch.empty_like(order)
         back[order] = torch.arange(10)

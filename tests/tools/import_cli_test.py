@@ -194,6 +194,45 @@ class BadArchiveTest(ImportTest):
             self.rejected(self.write({**self.entries(),
                                      "models/model.json": text}), "model")
 
+    def test_with_blocks(self):
+        def block(program, kind):
+            return next(node["inputs"] for node in
+                        program["graph_module"]["graph"]["nodes"]
+                        if node["target"].endswith(kind))
+
+        def autocast(program):
+            block(program, "autocast")[2]["arg"]["as_bool"] = True
+
+        def operands(program):
+            block(program, "grad_enabled").pop()
+
+        def results(program):
+            block(program, "grad_enabled")[1]["arg"]["as_graph"]["graph"][
+                "outputs"].pop()
+
+        def number(program):
+            block(program, "grad_enabled")[-1]["arg"] = {"as_int": 1}
+
+        def nested(program):
+            graph = block(program, "grad_enabled")[1]["arg"]["as_graph"]["graph"]
+            for _ in range(20):
+                graph["nodes"] = [{
+                    "target": "torch.ops.higher_order.wrap_with_set_grad_enabled",
+                    "inputs": [{"name": "", "arg": {"as_bool": True}},
+                               {"name": "", "arg": {"as_graph": {
+                                   "name": "in", "graph": {
+                                       "inputs": [], "outputs": [],
+                                       "nodes": graph["nodes"]}}}}],
+                    "outputs": [], "metadata": {}}]
+
+        for change, words in (
+                (autocast, "expected autocast to be off within a model"),
+                (operands, "operands, got"), (results, "results, got"),
+                (number, "expected a name"),
+                (nested, "too many regions in each other")):
+            with self.subTest(change=change.__name__):
+                self.rejected(self.program(change, "programs/experts"), words)
+
     def test_pickled_tensors(self):
         def change(config):
             config["stem.0.weight"]["use_pickle"] = True
