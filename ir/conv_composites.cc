@@ -115,7 +115,7 @@ Value* Builder::Conv3d(Value* x, Value* weight, Value* bias,
               ToString(x->type()), ToString(weight->type()),
               AtLocation(Here(at)));
   const int64_t depth = room / stride + 1;
-  if (depth > 1 || w[2] > 1) {
+  if (from[2] > 1 || w[2] > 1) {
     std::vector<Value*> taps;  // [N,C,1,OD,H,W] each
     for (int64_t k = 0; k < w[2]; ++k) {
       const int64_t first = k * dilation;

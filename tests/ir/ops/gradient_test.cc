@@ -437,6 +437,12 @@ TEST(CompositeGradient, Conv3d) {
   };
   EXPECT_TRUE(GradCheck(conv, {Random({2, 4, 5, 3, 3}, 1),
                                Random({2, 2, 2, 2, 2}, 2), Random({2}, 3)}));
+  // The stride passes over the second depth of x.
+  const auto first = [](Builder& b, const Values& x) {
+    return Values{b.Conv3d(x[0], x[1], nullptr, {.stride = {2, 2, 2}})};
+  };
+  EXPECT_TRUE(GradCheck(
+      first, {Random({2, 2, 2, 3, 3}, 1), Random({3, 2, 1, 1, 1}, 2)}));
 }
 
 TEST(CompositeGradient, Sigmoid) {
