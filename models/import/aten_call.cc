@@ -151,9 +151,9 @@ DType AtenCall::DType(ir::DType fallback) {
 }
 
 void AtenCall::CheckAllRead() const {
-  // None of them affects a result.
+  // None of them affects a result. "out" is where it goes.
   constexpr std::string_view kIgnored[] = {"device", "cudnn_enabled",
-                                           "cudnn_enable"};
+                                           "cudnn_enable", "out"};
   for (const TorchArgument& argument : node_.inputs) {
     const bool ignored = std::find(std::begin(kIgnored), std::end(kIgnored),
                                    argument.name) != std::end(kIgnored);

@@ -412,6 +412,7 @@ constexpr AtenOp kLayersOps[] = {
     {"matmul.default", Matmul<kOther>},
     {"mm.default", Matmul<kMat2>},
     {"mv.default", Matmul<kVec>},
+    {"vdot.default", Matmul<kOther>},
     {"native_group_norm.default", First<NativeGroupNorm, 2>},
     {"native_layer_norm.default", NativeLayerNorm},
     {"_native_batch_norm_legit_functional.default", First<BatchNorm, 4>},

@@ -12,6 +12,7 @@ struct Alias {
 };
 constexpr Alias kAliases[] = {
     {"absolute", "abs"},
+    {"adjoint", "mT"},  // of real numbers
     {"arccos", "acos"},
     {"arccosh", "acosh"},
     {"arcsin", "asin"},
@@ -29,6 +30,8 @@ constexpr Alias kAliases[] = {
     {"greater_equal", "ge"},
     {"less", "lt"},
     {"less_equal", "le"},
+    {"mH", "mT"},
+    {"matrix_H", "mT"},
     {"multiply", "mul"},
     {"negative", "neg"},
     {"not_equal", "ne"},

@@ -117,14 +117,16 @@ std::vector<int64_t> PermutationOf(AtenCall& call, int64_t rank) {
   }
   std::vector<int64_t> order(static_cast<size_t>(rank));
   std::iota(order.begin(), order.end(), 0);
-  int64_t a = 0;
-  int64_t b = rank - 1;
   if (call.Has("dim0") || call.Has("axis0")) {
-    a = DimOf(call, call.Int(call.Has("dim0") ? "dim0" : "axis0"), rank);
-    b = DimOf(call, call.Int(call.Has("dim1") ? "dim1" : "axis1"), rank);
-  }
-  if (rank > 0) {
-    std::swap(order[static_cast<size_t>(a)], order[static_cast<size_t>(b)]);
+    const int64_t a =
+        DimOf(call, call.Int(call.Has("dim0") ? "dim0" : "axis0"), rank);
+    const int64_t b =
+        DimOf(call, call.Int(call.Has("dim1") ? "dim1" : "axis1"), rank);
+    if (rank > 0) {
+      std::swap(order[static_cast<size_t>(a)], order[static_cast<size_t>(b)]);
+    }
+  } else {
+    std::ranges::reverse(order);
   }
   return order;
 }
@@ -653,6 +655,7 @@ constexpr AtenOp kShapesOps[] = {
     {"expand_as.default", Expand, kView},
     {"flatten.using_ints", Flatten, kMaybeView, WriteReshaped},
     {"narrow.default", Narrow, kView, WriteNarrow},
+    {"numpy_T.default", Permute, kView, WritePermuted},
     {"permute.default", Permute, kView, WritePermuted},
     {"ravel.default", Flatten, kMaybeView, WriteReshaped},
     {"reshape.default", View, kMaybeView, WriteReshaped},

@@ -38,6 +38,20 @@ Values LinalgNorm(AtenCall& call) {
   return VectorNorm(call);
 }
 
+// g v / |v|, with norms over all dimensions but one, or over all for -1.
+Values WeightNorm(AtenCall& call) {
+  Builder& b = call.b();
+  Value* v = call.Tensor("v");
+  const int64_t kept = call.Int("dim", 0);
+  Dims dims;
+  for (int64_t d = 0; d < RankOf(v); ++d) {
+    if (d != kept) dims.push_back(d);
+  }
+  Value* norm = NormOf(b, v, 2, dims, /*keep=*/true);
+  return {b.Times(v, b.Divide(call.Tensor("g"), norm)), norm};
+}
+Values WeightNormAlone(AtenCall& call) { return {WeightNorm(call)[0]}; }
+
 Values PairwiseDistance(AtenCall& call) {
   Builder& b = call.b();
   Value* difference = b.Minus(call.Tensor("x1"), call.Tensor("x2"));
@@ -350,6 +364,8 @@ Values Search(AtenCall& call) {
 
 constexpr AtenOp kVectorOps[] = {
     {"_grouped_mm.default", GroupedMatmul},
+    {"_weight_norm.default", WeightNormAlone},
+    {"_weight_norm_interface.default", WeightNorm},
     {"addr.default", AddOuter},
     {"aminmax.default", LeastAndGreatest},
     {"bucketize.Tensor", Search},

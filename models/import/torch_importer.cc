@@ -374,10 +374,18 @@ class GraphBuilder {
     // Assertions about values and devices that export inserted.
     if (name.starts_with("_assert")) return;
     const AtenOp* op = FindAtenOp(name);
-    const size_t dot = name.find('.');
-    const bool in_place = op == nullptr && dot != 0 &&
-                          dot != std::string::npos && name[dot - 1] == '_';
-    if (in_place) op = FindAtenOp(name.erase(dot - 1, 1));
+    std::string target;  // the tensor that the result replaces, if any
+    if (const size_t dot = name.find('.');
+        op == nullptr && dot != 0 && dot != std::string::npos) {
+      if (name.substr(dot) == ".out") {
+        target = TensorName(node, "out");
+        op = FindAtenOp(name.substr(0, dot) + ".Tensor");
+        if (op == nullptr) op = FindAtenOp(name.substr(0, dot) + ".default");
+      } else if (name[dot - 1] == '_') {
+        target = Target(node);
+        op = FindAtenOp(name.erase(dot - 1, 1));
+      }
+    }
     if (op == nullptr) call.Throw("unknown operator");
     const std::vector<Value*> results = op->build(call);
     call.CheckAllRead();
@@ -386,8 +394,7 @@ class GraphBuilder {
       call.Throw(fmt::format("expected {} results, got {}", results.size(),
                              names.size()));
     }
-    if (in_place) {
-      const std::string target = Target(node);
+    if (!target.empty()) {
       Value* value = results[0];
       const Value* old = Read(target);
       if (value->type().shape != old->type().shape) {
