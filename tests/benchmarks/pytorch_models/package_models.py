@@ -260,7 +260,8 @@ def measure(args, name):
             try:
                 found = compare(args, name, seed, pathlib.Path(folder))
             except RuntimeError as error:
-                return f"failed: {str(error).splitlines()[-1]}"
+                line = str(error).splitlines()[-1]
+                return f"failed: {line.split('.pt2: ', 1)[-1]}"
         if isinstance(found, str):
             return f"skipped: {found}"
         if all(own <= max(FACTOR * theirs, SMALL) for own, theirs in zip(

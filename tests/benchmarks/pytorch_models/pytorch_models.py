@@ -291,6 +291,15 @@ def error_summary(rows, dtype):
             f"{sum(ratio > 2 for ratio in ratios)}.\n\n")
 
 
+def speed_summary(rows, part):
+    """Returns a paragraph about the speed over one part of PyTorch."""
+    ratios = [ratio for ratio in (speed_ratio(row, part) for row in rows)
+              if ratio is not None]
+    return (f"Speed over {part}: geometric mean "
+            f"{statistics.geometric_mean(ratios):.2f} of {len(ratios)} models, "
+            f"below 1 for {sum(ratio < 1 for ratio in ratios)}.\n\n")
+
+
 def cells_of(name, row, parts):
     """Returns the cells of a model's line."""
     def form(number, how):
@@ -322,7 +331,8 @@ def report(results):
         imported=sum("failure" not in row for row in results.values()),
         count=len(results), batch=BATCH, threads=os.cpu_count()) + "".join(
             error_summary(results.values(), dtype) for dtype in DTYPES
-        ) + "\n".join(lines) + "\n"
+        ) + "".join(speed_summary(results.values(), part) for part in parts
+                    ) + "\n".join(lines) + "\n"
 
 
 def parse_arguments():
