@@ -154,17 +154,19 @@ struct Range {
   int64_t step = 1;
 };
 // Returns no elements, of a type that only a concatenation accepts.
-Value* Empty(AtenCall& call, const Value* x, size_t dim) {
-  ir::TensorType type{x->type().dtype, ShapeOf(x), {}};
-  type.shape[dim] = 0;
+Value* Empty(AtenCall& call, ir::TensorType type) {
   Value* empty = call.b().Scalar(type.dtype, 0);
-  empty->set_type(type);
+  empty->set_type(std::move(type));
   return empty;
 }
 
 Value* Part(AtenCall& call, Value* x, const Range& range) {
   const Shape& shape = ShapeOf(x);
-  if (range.start == range.end) return Empty(call, x, range.dim);
+  if (range.start == range.end) {
+    ir::TensorType type{x->type().dtype, shape, {}};
+    type.shape[range.dim] = 0;
+    return Empty(call, std::move(type));
+  }
   if (range.start < 0 || range.start > range.end ||
       range.end > shape[range.dim] || range.step < 1) {
     call.Throw(fmt::format("range {} to {} by {} of {}", range.start, range.end,
@@ -464,6 +466,14 @@ Values Diff(AtenCall& call) {
 
 // --- Sources ----------------------------------------------------------------
 
+Value* Constant(AtenCall& call, ir::DType dtype, const Shape& shape,
+                double value) {
+  if (std::ranges::find(shape, 0) != shape.end()) {
+    return Empty(call, {dtype, shape, {}});
+  }
+  return call.b().Constant(dtype, shape, {value});
+}
+
 template <const char* size_or_like, int value>
 Values Filled(AtenCall& call) {
   const std::string_view kind = size_or_like;
@@ -474,7 +484,7 @@ Values Filled(AtenCall& call) {
     shape = ShapeOf(call.Tensor("self"));
   }
   if (kind != "like") shape = call.Ints("size");
-  return {call.b().Constant(call.DType(dtype), shape, {value})};
+  return {Constant(call, call.DType(dtype), shape, value)};
 }
 constexpr char kSize[] = "size";    // a size, f32
 constexpr char kLike[] = "like";    // shape and dtype of self
@@ -485,8 +495,7 @@ Values Full(AtenCall& call) {
   DType dtype = like ? call.Tensor("self")->type().dtype : DType::kF32;
   const Shape shape =
       call.Has("size") ? call.Ints("size") : ShapeOf(call.Tensor("self"));
-  return {
-      call.b().Constant(call.DType(dtype), shape, {call.Number("fill_value")})};
+  return {Constant(call, call.DType(dtype), shape, call.Number("fill_value"))};
 }
 
 Values Linspace(AtenCall& call) {
