@@ -52,7 +52,8 @@ std::vector<TilePlan::Loop> CommonLoops(
   return loops;
 }
 
-// Takes the first `extent` iterations of each round of the loop out of it.
+// Splits the loop. Returns the inner one, of `extent` iterations; `loop`
+// becomes the outer one.
 TilePlan::Loop TakeInner(int64_t extent, TilePlan::Loop& loop) {
   TilePlan::Loop inner = loop;
   inner.extent = extent;
@@ -106,8 +107,8 @@ std::optional<TileStore> FindRuns(const std::vector<int64_t>& places) {
   return tile;
 }
 
-// A group of elements: loops, fastest first, of which the first few visit the
-// lanes of a vector and the others its vectors.
+// Loops over the lanes of a vector, and over the vectors of a group; fastest
+// first.
 struct Group {
   std::vector<TilePlan::Loop> lanes;
   std::vector<TilePlan::Loop> vectors;

@@ -268,20 +268,19 @@ class UpdateLowering {
     const int64_t elements = CopiedElements(run);
     std::vector<ir::TensorType> types;
     for (const Copy& copy : copies) types.push_back(copy.type);
-    const auto tiles = target_.simt || SameOrder(type, types)
-                           ? std::nullopt
-                           : PlanTiles(type, types, target_.vector_bytes / 4);
-    LoweredKernel segment;
-    if (SameOrder(type, types)) {
-      segment = LowerLoops(*Chain(first, elements), target_, eager_);
-    } else if (tiles.has_value()) {
-      segment = LowerLoops(*Chain(first, elements), target_, eager_);
+    const bool flat = SameOrder(type, types);
+    std::optional<TilePlan> tiles;
+    if (!flat && !target_.simt) {
+      tiles = PlanTiles(type, types, target_.vector_bytes / 4);
+    }
+    LoweredKernel segment =
+        LowerLoops(*Chain(first, flat || tiles.has_value() ? elements : 0),
+                   target_, eager_);
+    if (tiles.has_value()) {
       segment.kernel = StoreTiles(
           *tiles,
           static_cast<int>(segment.kernel.buffers.size() - copies.size()),
           segment.kernel);
-    } else {
-      segment = LowerLoops(*Chain(first, 0), target_, eager_);
     }
     RoundCopies(copies, segment.kernel);
     return segment;

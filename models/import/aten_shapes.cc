@@ -153,6 +153,7 @@ struct Range {
   int64_t end;
   int64_t step = 1;
 };
+
 // Returns no elements, of a type that only a concatenation accepts.
 Value* Empty(AtenCall& call, ir::TensorType type) {
   Value* empty = call.b().Scalar(type.dtype, 0);
@@ -365,7 +366,7 @@ Values BroadcastTensors(AtenCall& call) {
   return tensors;
 }
 
-// Operands of rank 1 and extent 0 are skipped in PyTorch; they can't exist.
+// Operands without elements add nothing, whatever their rank.
 Values Cat(AtenCall& call) {
   Values parts = call.Tensors("tensors");
   std::erase_if(parts, [](const Value* part) {
@@ -466,6 +467,7 @@ Values Diff(AtenCall& call) {
 
 // --- Sources ----------------------------------------------------------------
 
+// Returns a tensor whose elements, if any, have this value.
 Value* Constant(AtenCall& call, ir::DType dtype, const Shape& shape,
                 double value) {
   if (std::ranges::find(shape, 0) != shape.end()) {

@@ -374,19 +374,23 @@ class GraphBuilder {
     // Assertions about values and devices that export inserted.
     if (name.starts_with("_assert")) return;
     const AtenOp* op = FindAtenOp(name);
-    std::string target;  // the tensor that the result replaces, if any
+    std::string target;  // the tensor that the result replaces
+    bool writes = false;
     if (const size_t dot = name.find('.');
         op == nullptr && dot != 0 && dot != std::string::npos) {
       if (name.substr(dot) == ".out") {
+        writes = true;
         target = TensorName(node, "out");
         op = FindAtenOp(name.substr(0, dot) + ".Tensor");
         if (op == nullptr) op = FindAtenOp(name.substr(0, dot) + ".default");
       } else if (name[dot - 1] == '_') {
+        writes = true;
         target = Target(node);
         op = FindAtenOp(name.erase(dot - 1, 1));
       }
     }
     if (op == nullptr) call.Throw("unknown operator");
+    if (writes && target.empty()) call.Throw("expected a tensor to write to");
     const std::vector<Value*> results = op->build(call);
     call.CheckAllRead();
     const std::vector<std::string> names = ResultNames(node);
@@ -394,7 +398,7 @@ class GraphBuilder {
       call.Throw(fmt::format("expected {} results, got {}", results.size(),
                              names.size()));
     }
-    if (!target.empty()) {
+    if (writes) {
       Value* value = results[0];
       const Value* old = Read(target);
       if (value->type().shape != old->type().shape) {
