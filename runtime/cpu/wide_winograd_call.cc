@@ -199,41 +199,47 @@ struct Product {
   bool adds = false;
 };
 
+// The rounding error of a sum grows with its length, and the transform of the
+// results amplifies it. Sums of at most this many products are therefore added
+// up: with 512 channels, this error is less than half that of one long sum.
+constexpr int64_t kChain = 64;
+
 template <int kRows, int kVectors>
 FUSOR_INLINE void MultiplyRows(const Product& p, int64_t first) {
   const float* a = p.a + first * p.row_stride;
   const float* b = p.b;
   float* c = p.c + first * p.c_stride;
-  Floats sum[kRows][kVectors] = {};
-  if (p.adds) {
+  int64_t chain = 0;
+  // Runs at least once, so that a product of no steps stores zeros.
+  do {
+    const int64_t steps = std::min(kChain, p.steps - chain);
+    Floats sum[kRows][kVectors] = {};
+    for (int64_t s = 0; s < steps; ++s) {
+      Floats lanes[kVectors];
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) Load(b + v * kBlock, lanes[v]);
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r) {
+        const float x = a[r * p.row_stride];
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) sum[r][v] += x * lanes[v];
+      }
+      a += p.step_stride;
+      b += p.b_stride;
+    }
+    const bool adds = p.adds || chain > 0;
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
-        Load(c + r * p.c_stride + v * kBlock, sum[r][v]);
+        float* to = c + r * p.c_stride + v * kBlock;
+        Floats before = {};
+        if (adds) Load(to, before);
+        StoreExactly(to, before + sum[r][v]);
       }
     }
-  }
-  for (int64_t s = 0; s < p.steps; ++s) {
-    Floats lanes[kVectors];
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) Load(b + v * kBlock, lanes[v]);
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
-      const float x = a[r * p.row_stride];
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) sum[r][v] += x * lanes[v];
-    }
-    a += p.step_stride;
-    b += p.b_stride;
-  }
-#pragma GCC unroll 6
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) {
-      StoreExactly(c + r * p.c_stride + v * kBlock, sum[r][v]);
-    }
-  }
+    chain += kChain;
+  } while (chain < p.steps);
 }
 
 template <int kVectors>

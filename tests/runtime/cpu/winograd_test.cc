@@ -273,6 +273,20 @@ TEST_F(WideWinogradTest, ErrorsAreAFewUnitsInTheLastPlace) {
   }
 }
 
+// With one sum over all channels the error would be 26 units.
+TEST_F(WideWinogradTest, ErrorsDoNotGrowWithTheNumberOfChannels) {
+  constexpr double kUnitOfF32 = 0x1p-23;
+  for (const auto& one :
+       ConvNodes({1, 1024, 16, 8, 3, 1, 1, 1, 1}, DType::kF32)) {
+    if (one->node->kind() != ir::OpKind::kConv2d) continue;
+    const auto operands = one->Operands();
+    LibraryCall call = CallOf(*one);
+    const Errors errors =
+        ErrorsOf(RunCall(call, operands)[0], one->Expected(operands)[0]);
+    EXPECT_LE(errors.mean, 12 * kUnitOfF32);
+  }
+}
+
 TEST_F(WideWinogradTest, GivesTheSameBitsEachTime) {
   for (const auto& one :
        ConvNodes({3, 32, 48, 13, 3, 1, 1, 1, 1}, DType::kF32)) {
