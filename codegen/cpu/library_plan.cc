@@ -65,7 +65,7 @@ LibraryPlan PlanLibraryCall(const LibraryCall& call) {
     return {kWinogradImplementation, WorkspaceBytes(*plan), *plan};
   }
   if (const auto plan = PlanWideWinograd(call); plan.has_value()) {
-    return {kWideWinogradImplementation, plan->workspace_bytes(), *plan};
+    return {plan->implementation(), plan->workspace_bytes(), *plan};
   }
   if (const auto plan = PlanIm2col(call); plan.has_value()) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};

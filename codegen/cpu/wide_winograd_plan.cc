@@ -17,37 +17,52 @@ using ir::Convolution;
 using ir::DType;
 using ir::Layout;
 
-// Tiles that are multiplied together.
-constexpr int64_t kRows = 6;
 // Size of a weight's gradient from which channels are divided, not tiles: each
 // range of tiles has its own sums.
 constexpr int64_t kManySums = 256 * 128;
 
-const Layout& BlockedActivation() {
-  static const auto& layout =
-      *new Layout(ir::Canonical(ir::ParseLayout("aBcd8b")));
-  return layout;
+// The convolution and both gradients use the same layout of the weight, so it
+// is packed once.
+struct BlockedLayouts {
+  Layout activation, weight;
+
+  BlockedLayouts(const char* activation_text, const char* weight_text)
+      : activation(ir::Canonical(ir::ParseLayout(activation_text))),
+        weight(ir::Canonical(ir::ParseLayout(weight_text))) {}
+};
+
+const BlockedLayouts& LayoutsOf(int64_t lanes) {
+  static const auto& eight = *new BlockedLayouts("aBcd8b", "ABcd8b8a");
+  static const auto& sixteen = *new BlockedLayouts("aBcd16b", "ABcd16b16a");
+  return lanes == 16 ? sixteen : eight;
 }
 
-// The convolution and both gradients use this layout, so a weight is packed
-// once.
-const Layout& BlockedWeight() {
-  static const auto& layout =
-      *new Layout(ir::Canonical(ir::ParseLayout("ABcd8b8a")));
-  return layout;
+// Returns the lanes of this machine's widest vectors; 0 if they are too narrow.
+int64_t MostLanes() {
+  switch (WidestIsa()) {
+    case VectorIsa::kAvx512:
+      return 16;
+    case VectorIsa::kAvx2:
+      return 8;
+    default:
+      return 0;
+  }
 }
 
-bool AppliesInF32(const Convolution& conv, const ir::Attrs& attrs) {
+bool AppliesInF32(const Convolution& conv, const ir::Attrs& attrs,
+                  int64_t lanes) {
   const auto is_f32 = [](const ir::TensorType& type) {
     return type.dtype == DType::kF32;
   };
   const auto& pad = attrs.Ints("pad");
   const bool relu = conv.kind == ConvKind::kForward && attrs.Bool("relu");
-  return WidestIsa() != VectorIsa::kPlain && !relu &&
+  // oneDNN's weight gradient with AVX-512 is faster.
+  const bool gradient = conv.kind == ConvKind::kGradWeight;
+  return lanes <= MostLanes() && !(gradient && lanes == 16) && !relu &&
          ir::HasWinogradGeometry(conv.weight.shape, attrs) && is_f32(conv.x) &&
          is_f32(conv.weight) && is_f32(conv.y) &&
-         conv.x.shape[1] % kWideBlock == 0 &&
-         conv.y.shape[1] % kWideBlock == 0 && std::max(pad[0], pad[1]) <= 2;
+         conv.x.shape[1] % lanes == 0 && conv.y.shape[1] % lanes == 0 &&
+         std::max(pad[0], pad[1]) <= 2;
 }
 
 // Returns whether a block has all tiles: transforming the weights and loading
@@ -62,7 +77,16 @@ int64_t ChannelParts(const WideWinogradPlan& plan, int64_t threads) {
   const bool divides = gradient
                            ? plan.in_channels * plan.out_channels >= kManySums
                            : HasFewTiles(plan);
-  return divides && channels >= 2 * kWideGroup * threads ? threads : 1;
+  return divides && channels >= 2 * plan.group_channels() * threads ? threads
+                                                                    : 1;
+}
+
+// Returns whether a part loops over points first and then over its groups of
+// channels, instead of the other way round. It loads the transformed input once
+// from whatever cache holds it, but also the products, which one group's loop
+// keeps in the L2 cache.
+bool AllGroupsTogether(const WideWinogradPlan& plan) {
+  return plan.lanes == 16 && !HasFewTiles(plan);
 }
 
 // Returns the tiles per block, in blocks of about equal size. The transformed
@@ -70,32 +94,38 @@ int64_t ChannelParts(const WideWinogradPlan& plan, int64_t threads) {
 // loading the weights. Those of a weight gradient amortise loading its sums.
 int64_t BlockOf(const WideWinogradPlan& plan) {
   const int64_t most =
-      plan.kind == ConvKind::kGradWeight || HasFewTiles(plan)
-          ? 96
+      plan.kind == ConvKind::kGradWeight || HasFewTiles(plan) ? 96
+      : AllGroupsTogether(plan)
+          ? 48
           : std::clamp<int64_t>(2304 / plan.in_channels, 18, 48);
   const int64_t share = CeilDiv(plan.tiles(), plan.tile_parts);
   const int64_t blocks = CeilDiv(share, most);
-  return CeilDiv(CeilDiv(share, blocks), kRows) * kRows;
+  const int64_t rows = plan.lanes == 16 ? 12 : 6;  // multiplied together
+  return CeilDiv(CeilDiv(share, blocks), rows) * rows;
 }
 
 WideWinogradPlan Plan(const Convolution& conv, const ir::Attrs& attrs,
-                      bool bias) {
+                      int64_t lanes, bool bias) {
   WideWinogradPlan plan{WinogradGeometryOf(conv, attrs)};
   plan.kind = conv.kind;
+  plan.lanes = lanes;
   plan.bias = bias;
   const int64_t threads = omp_get_max_threads();
   plan.channel_parts = ChannelParts(plan, threads);
   plan.tile_parts = threads / plan.channel_parts;
   plan.block = BlockOf(plan);
   if (conv.kind == ConvKind::kGradWeight) {
-    plan.v_stride =
-        plan.block * CeilDiv(plan.in_blocks(), plan.channel_parts) * kWideBlock;
+    plan.v_row = CeilDiv(plan.in_blocks(), plan.channel_parts) * lanes;
     plan.m_stride = plan.block * plan.out_channels;
   } else {
-    plan.v_stride = plan.block * plan.in_channels;
-    plan.m_stride = plan.block * kWideGroup;
+    plan.v_row = plan.in_channels;
+    plan.groups_together = AllGroupsTogether(plan)
+                               ? CeilDiv(plan.out_groups(), plan.channel_parts)
+                               : 1;
+    plan.m_stride = plan.block * plan.groups_together * plan.group_channels();
   }
-  plan.v_stride += kWidePad;
+  plan.v_row += kWidePad;
+  plan.v_stride = plan.block * plan.v_row + kWidePad;
   plan.m_stride += kWidePad;
   return plan;
 }
@@ -105,24 +135,26 @@ WideWinogradPlan Plan(const Convolution& conv, const ir::Attrs& attrs,
 std::optional<ir::LibraryCandidate> WideWinogradCandidate(
     const ir::Node& node, const ir::Target& target) {
   const auto conv = ir::ConvolutionOf(node);
+  const int64_t lanes = target.channel_block();
   if (!conv.has_value() || target.winograd_efficiency == 0 ||
-      target.channel_block() != kWideBlock ||
-      !AppliesInF32(*conv, node.attrs())) {
+      (lanes != 8 && lanes != 16) ||
+      !AppliesInF32(*conv, node.attrs(), lanes)) {
     return std::nullopt;
   }
   const bool bias = conv->kind == ConvKind::kForward && node.num_inputs() == 3;
   if (bias && node.input(2)->type().dtype != DType::kF32) return std::nullopt;
   ir::LibraryCandidate c;
   c.name = c.algorithm = "winograd";
-  c.implementation = kWideWinogradImplementation;
-  c.workspace_bytes = Plan(*conv, node.attrs(), bias).workspace_bytes();
+  const WideWinogradPlan plan = Plan(*conv, node.attrs(), lanes, bias);
+  c.implementation = plan.implementation();
+  c.workspace_bytes = plan.workspace_bytes();
   c.modelled_ns = ir::WinogradNs(node, target);
-  const Layout& activation = BlockedActivation();
+  const auto& [activation, weight] = LayoutsOf(lanes);
   if (conv->kind == ConvKind::kGradWeight) {
     c.operands = {activation, activation};
-    c.results = {BlockedWeight()};
+    c.results = {weight};
   } else {
-    c.operands = {activation, BlockedWeight()};
+    c.operands = {activation, weight};
     if (bias) c.operands.emplace_back();
     c.results = {activation};
   }
@@ -137,13 +169,15 @@ std::optional<WideWinogradPlan> PlanWideWinograd(
   }
   const Convolution conv = ConvolutionOf(call);
   const bool bias = call.operands.size() == 3;
-  if (!AppliesInF32(conv, call.attrs) || conv.x.layout != BlockedActivation() ||
-      conv.weight.layout != BlockedWeight() ||
-      conv.y.layout != BlockedActivation() ||
-      (bias && call.operands[2].dtype != DType::kF32)) {
-    return std::nullopt;
+  for (const int64_t lanes : {8, 16}) {
+    const auto& [activation, weight] = LayoutsOf(lanes);
+    if (AppliesInF32(conv, call.attrs, lanes) && conv.x.layout == activation &&
+        conv.weight.layout == weight && conv.y.layout == activation &&
+        (!bias || call.operands[2].dtype == DType::kF32)) {
+      return Plan(conv, call.attrs, lanes, bias);
+    }
   }
-  return Plan(conv, call.attrs, bias);
+  return std::nullopt;
 }
 
 }  // namespace fusor::cpu

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
+#include "codegen/cpu/vector_isa.h"
 #include "codegen/cpu/winograd_plan.h"
 #include "codegen/plan/plan.h"
 #include "ir/target/conv_problem.h"
@@ -11,20 +13,17 @@
 namespace fusor::cpu {
 
 // Winograd's F(4x4, 3x3) in f32 (Lavin and Gray, "Fast Algorithms for
-// Convolutional Neural Networks", CVPR 2016) for CPUs with AVX2, for which
-// oneDNN lacks it. It supports 3x3 convolutions of stride 1 with padding of at
-// most 2, and their gradients. Channels are multiples of 8.
+// Convolutional Neural Networks", CVPR 2016) for CPUs with AVX2 or AVX-512.
+// oneDNN lacks it for AVX2, and its sums with AVX-512 are less exact. It
+// supports 3x3 convolutions of stride 1 with padding of at most 2, their data
+// gradients, and with AVX2 their weight gradients. Channels are multiples of a
+// vector's lanes.
 //
 // An input tile of 6x6 pixels gives 36 points, a result tile of 4x4 pixels too.
 // For each point, the products of tiles and weights are a matrix product.
 
-inline constexpr char kWideWinogradImplementation[] = "fusor_wino_4x3:avx2";
-
 inline constexpr int64_t kWidePoints = 36;
-inline constexpr int64_t kWideTile = 4;   // rows and columns of a result tile
-inline constexpr int64_t kWideBlock = 8;  // channels of a vector
-// Result channels that are multiplied together.
-inline constexpr int64_t kWideGroup = 2 * kWideBlock;
+inline constexpr int64_t kWideTile = 4;  // rows and columns of a result tile
 // Elements between points: strides of a power of two would map all points of a
 // tile to the same cache set.
 inline constexpr int64_t kWidePad = 16;
@@ -39,10 +38,22 @@ inline constexpr int64_t kWidePad = 16;
 // of results, or of the input of a weight gradient.
 struct WideWinogradPlan : WinogradGeometry {
   ir::ConvKind kind{};
+  int64_t lanes = 0;  // channels of a block and a vector: 8 or 16
   bool bias = false;
   int64_t tile_parts = 0, channel_parts = 0;
-  int64_t block = 0;                   // tiles
+  int64_t block = 0;  // tiles
+  // Groups of result channels of which a part computes one point after the
+  // other. A weight gradient has no such loop.
+  int64_t groups_together = 0;
+  int64_t v_row = 0;                   // elements between tiles of the input
   int64_t v_stride = 0, m_stride = 0;  // elements between points
+
+  VectorIsa isa() const {
+    return lanes == 16 ? VectorIsa::kAvx512 : VectorIsa::kAvx2;
+  }
+  std::string implementation() const {
+    return "fusor_wino_4x3:" + std::string(IsaName(isa()));
+  }
 
   int64_t tile_rows() const { return (out_height + kWideTile - 1) / kWideTile; }
   int64_t tile_columns() const {
@@ -51,16 +62,18 @@ struct WideWinogradPlan : WinogradGeometry {
   // Tiles are numbered by image, row and column.
   int64_t tiles() const { return images * tile_rows() * tile_columns(); }
   int64_t parts() const { return tile_parts * channel_parts; }
-  int64_t in_blocks() const { return in_channels / kWideBlock; }
-  int64_t out_blocks() const { return out_channels / kWideBlock; }
+  int64_t in_blocks() const { return in_channels / lanes; }
+  int64_t out_blocks() const { return out_channels / lanes; }
+  // Result channels that are multiplied together.
+  int64_t group_channels() const { return 2 * lanes; }
   int64_t out_groups() const {
-    return (out_channels + kWideGroup - 1) / kWideGroup;
+    return (out_channels + group_channels() - 1) / group_channels();
   }
 
   // The sizes below are elements of f32. This one is the transformed weights of
   // a group of result channels.
   int64_t group_weights() const {
-    return kWidePoints * (in_channels * kWideGroup + kWidePad);
+    return kWidePoints * (in_channels * group_channels() + kWidePad);
   }
   // With one block of tiles, a part transforms the weights of one group at a
   // time: all of them would not stay in a cache.
