@@ -130,14 +130,16 @@ Value* Layers::BatchNorm(Value* x, const NormState& state, double momentum,
   const auto count =
       static_cast<double>(ranks * (x->type().num_elements() / channels));
   const double unbiased = count > 1 ? count / (count - 1) : 1;
-  const auto update = [&](Value* running, Value* batch, double scale) {
-    Value* kept = b_.Times(running, 1 - momentum);
-    b_.graph().AddOutput(b_.Plus(kept, b_.Times(batch, momentum * scale)),
-                         running->name(), running->index());
-  };
-  update(state.mean, norm.mean, 1);
-  update(state.variance, norm.variance, unbiased);
+  UpdateStatistic(state.mean, norm.mean, momentum);
+  UpdateStatistic(state.variance, norm.variance, momentum, unbiased);
   return norm.y;
+}
+
+void Layers::UpdateStatistic(Value* running, Value* batch, double momentum,
+                             double scale) {
+  Value* kept = b_.Times(running, 1 - momentum);
+  b_.graph().AddOutput(b_.Plus(kept, b_.Times(batch, momentum * scale)),
+                       running->name(), running->index());
 }
 
 Value* Layers::Dense(Value* x, const std::string& name, int64_t features,

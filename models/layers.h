@@ -53,6 +53,10 @@ class Layers {
   // weight of the new batch.
   ir::Value* BatchNorm(ir::Value* x, const NormState& state, double momentum,
                        double epsilon);
+  // Replaces the graph input `running` after the step by
+  // (1 - momentum) * running + momentum * scale * batch.
+  void UpdateStatistic(ir::Value* running, ir::Value* batch, double momentum,
+                       double scale = 1);
   // x [..,I] -> [..,features], with PyTorch's default initialisation.
   ir::Value* Linear(ir::Value* x, const std::string& name, int64_t features,
                     ir::Where at = {});

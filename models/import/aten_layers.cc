@@ -27,9 +27,8 @@ Value* Affine(AtenCall& call, const char* name, const Shape& shape,
   return given != nullptr ? given : call.b().Constant(dtype, shape, {value});
 }
 
-Values BatchNorm(AtenCall& call) {
-  Builder& b = call.b();
-  Value* x = call.Tensor("input");
+// Returns the parameters and running statistics of a layer that normalises x.
+Layers::NormState NormStateOf(AtenCall& call, const Value* x) {
   const Shape shape = ShapeOf(x);
   if (shape.size() < 2)
     call.Throw("expected [N, C, ..], got " + ToString(x->type()));
@@ -43,10 +42,18 @@ Values BatchNorm(AtenCall& call) {
     if (statistic->producer() != nullptr) {
       call.Throw("running statistics: expected buffers");
     }
-    if (b.graph().FindOutput(statistic->name()) >= 0) {
+    if (call.b().graph().FindOutput(statistic->name()) >= 0) {
       call.Throw("running statistics that are updated twice in a step");
     }
   }
+  return state;
+}
+
+Values BatchNorm(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("input");
+  const Shape shape = ShapeOf(x);
+  const Layers::NormState state = NormStateOf(call, x);
   // The phase decides, except for layers that always use fixed statistics.
   const bool batch_statistics = call.Bool("training", false);
   const double momentum = call.Number("momentum", 0.1);
@@ -118,22 +125,33 @@ Values NativeGroupNorm(AtenCall& call) {
   return NormalizeGroups(call, call.Int("group"));
 }
 Values InstanceNorm(AtenCall& call) {
+  Builder& b = call.b();
   Value* x = call.Tensor("input");
-  if (RankOf(x) < 2)
-    call.Throw("expected [N,C,..], got " + ToString(x->type()));
-  const int64_t channels = ShapeOf(x)[1];
-  Value* mean = call.OptionalTensor("running_mean");
-  Value* variance = call.OptionalTensor("running_var");
-  call.Number("momentum", 0.1);  // of running statistics
-  if (call.Bool("use_input_stats", true)) {
-    if (mean != nullptr) {
-      call.Throw("expected no running statistics while training");
-    }
-    return NormalizeGroups(call, channels);
+  const Layers::NormState state = NormStateOf(call, x);
+  const double momentum = call.Number("momentum", 0.1);
+  const bool tracks = state.mean != nullptr;
+  // As for batch norm, the phase decides, unless statistics are fixed.
+  if (!call.Bool("use_input_stats", true) ||
+      (tracks && !call.layers().training())) {
+    return {b.BatchNormInference(x, state.scale, state.shift, state.mean,
+                                 state.variance, call.Number("eps", 1e-5))};
   }
-  return {call.b().BatchNormInference(x, Affine(call, "weight", {channels}, 1),
-                                      Affine(call, "bias", {channels}, 0), mean,
-                                      variance, call.Number("eps", 1e-5))};
+  if (tracks) {
+    // The averages over samples of each one's mean and unbiased variance.
+    const Shape shape = ShapeOf(x);
+    const int64_t size = x->type().num_elements() / (shape[0] * shape[1]);
+    Value* fixed = b.Reshape(b.StopGradient(x), {shape[0], shape[1], size});
+    Value* mean = b.ReduceMean(fixed, {2}, /*keepdim=*/true);
+    Value* centred = b.Minus(fixed, mean);
+    Value* variance = b.ReduceMean(b.Times(centred, centred), {0, 2});
+    call.layers().UpdateStatistic(state.mean, b.ReduceMean(mean, {0, 2}),
+                                  momentum);
+    call.layers().UpdateStatistic(
+        state.variance, variance, momentum,
+        size > 1 ? static_cast<double>(size) / static_cast<double>(size - 1)
+                 : 1);
+  }
+  return NormalizeGroups(call, ShapeOf(x)[1]);
 }
 
 Values RmsNorm(AtenCall& call) {

@@ -337,8 +337,8 @@ def step(model, size):
 
 
 def write_program(name, folder):
-    """Writes an archive, its inputs, and the results with gradients of their
-    sum."""
+    """Writes an archive, its inputs, and the results: the outputs, the gradients
+    of their sum, and running statistics."""
     torch.manual_seed(0)
     model = PROGRAMS[name][0]()
     inputs = PROGRAMS[name][1](np.random.default_rng(0))
@@ -362,6 +362,9 @@ def write_program(name, folder):
     for key, tensor in tensors.items():
         if tensor.grad is not None:
             expected["grad/" + key] = tensor.grad.numpy()
+    for key, buffer in model.named_buffers():
+        if "running_" in key:
+            expected[key] = buffer.numpy()
     safetensors.numpy.save_file(
         {key: np.ascontiguousarray(value) for key, value in expected.items()},
         folder / f"{name}.out.safetensors")

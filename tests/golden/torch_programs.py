@@ -42,7 +42,8 @@ class Segmenter(nn.Module):
     def __init__(self):
         super().__init__()
         self.down = nn.Conv2d(2, 4, 3, 2, 1, bias=False)
-        self.norm = nn.InstanceNorm2d(4, affine=True)
+        self.norm = nn.InstanceNorm2d(4, affine=True,
+                                      track_running_stats=True)
         self.up = nn.ConvTranspose2d(4, 4, 3, 2, 1, output_padding=1, groups=2)
         self.last = nn.Conv2d(14, 3, 1)
 
