@@ -8,6 +8,7 @@
 
 namespace fusor::models {
 
+using ir::Builder;
 using ir::DType;
 using ir::Shape;
 using ir::Value;
@@ -53,7 +54,48 @@ bool AtenCall::IsTensor(std::string_view name) {
 Value* AtenCall::TensorOf(std::string_view name, const TorchItem& item) const {
   const auto* tensor = std::get_if<TorchTensor>(&item);
   if (tensor == nullptr) Reject(name, "a tensor");
-  return context_.tensor(tensor->name);
+  Value* value = context_.tensor(tensor->name);
+  if (parts_.empty()) return value;
+  // The item's number among the tensors.
+  size_t number = 0;
+  for (const TorchArgument& argument : node_.inputs) {
+    for (const TorchItem& other : argument.items) {
+      if (&other == &item) {
+        const AtenPart part = parts_[std::min(number, parts_.size() - 1)];
+        if (part == AtenPart::kWhole) return value;
+        Builder& b = context_.layers.builder();
+        if (context_.is_complex(tensor->name)) return PartOf(b, value, part);
+        return part == AtenPart::kReal ? value : b.Zeros(value->type());
+      }
+      if (std::holds_alternative<TorchTensor>(other)) ++number;
+    }
+  }
+  return value;
+}
+
+std::string_view AtenCall::op() const {
+  constexpr std::string_view kPrefix = "torch.ops.aten.";
+  std::string_view target = node_.target;
+  if (target.starts_with(kPrefix)) target.remove_prefix(kPrefix.size());
+  return target;
+}
+
+bool AtenCall::IsComplex(std::string_view name) {
+  const auto* tensor = std::get_if<TorchTensor>(&One(name));
+  return tensor != nullptr && context_.is_complex(tensor->name);
+}
+
+std::vector<bool> AtenCall::ComplexTensors() const {
+  std::vector<bool> found;
+  for (const TorchArgument& argument : node_.inputs) {
+    for (const TorchItem& item : argument.items) {
+      const auto* tensor = std::get_if<TorchTensor>(&item);
+      if (tensor != nullptr) {
+        found.push_back(context_.is_complex(tensor->name));
+      }
+    }
+  }
+  return found;
 }
 
 Value* AtenCall::Tensor(std::string_view name) {
@@ -168,6 +210,15 @@ void AtenCall::CheckAllRead() const {
                         argument.name));
     }
   }
+}
+
+Value* PartOf(Builder& b, Value* x, AtenPart part) {
+  Shape limit = x->type().shape;
+  std::vector<int64_t> start(limit.size(), 0);
+  start.back() = part == AtenPart::kReal ? 0 : 1;
+  limit.back() = start.back() + 1;
+  Value* y = b.Slice(x, start, limit);
+  return b.Reshape(y, Shape(limit.begin(), limit.end() - 1));
 }
 
 int64_t DimOf(AtenCall& call, int64_t dim, int64_t rank) {

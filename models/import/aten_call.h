@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "models/import/torch_archive.h"
@@ -20,7 +21,14 @@ struct AtenContext {
   const std::string& path;  // of the archive, for messages
   std::function<ir::Value*(const std::string&)> tensor;  // current value
   std::function<int64_t(const std::string&)> symbol;
+  std::function<bool(const std::string&)> is_complex;
 };
+
+// What a complex tensor is read as. The imaginary part of a real one is zero.
+enum class AtenPart : uint8_t { kWhole, kReal, kImaginary };
+
+// Returns a part of x [.., 2].
+ir::Value* PartOf(ir::Builder& b, ir::Value* x, AtenPart part);
 
 // One call of an operator. Arguments have the names of ATen's signature
 // (native_functions.yaml). Absent arguments have their default values.
@@ -53,6 +61,14 @@ class AtenCall {
   std::string Text(std::string_view name, std::string fallback);
   // The argument "dtype".
   ir::DType DType(ir::DType fallback);
+  // The operator's name, such as "add.Tensor".
+  std::string_view op() const;
+  bool IsComplex(std::string_view name);  // a tensor
+  // For each tensor among the arguments, in order.
+  std::vector<bool> ComplexTensors() const;
+  // From now on reads the tensors among the arguments, in order, as these
+  // parts; further ones as the last. None: all as a whole.
+  void ReadParts(std::vector<AtenPart> parts) { parts_ = std::move(parts); }
   // For recomputing views: replaces the value of argument "self".
   void ReplaceSelf(ir::Value* value) { self_ = value; }
 
@@ -71,6 +87,7 @@ class AtenCall {
   const TorchNode& node_;
   const AtenContext& context_;
   ir::Value* self_ = nullptr;
+  std::vector<AtenPart> parts_;
   std::set<std::string, std::less<>> read_;
 };
 

@@ -72,7 +72,8 @@ const AtenOp* FindAtenOp(std::string_view name) {
                      std::string(name.substr(base.size())));
     }
   }
-  return FindRow(name);
+  if (const AtenOp* op = FindRow(name); op != nullptr) return op;
+  return FindComplexAtenOp(name);  // such as irfft of real numbers
 }
 
 }  // namespace fusor::models

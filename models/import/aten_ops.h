@@ -49,5 +49,8 @@ std::vector<ir::Value*> AtenPadByElements(AtenCall& call,
 
 // Returns null if the operator is unknown.
 const AtenOp* FindAtenOp(std::string_view name);
+// The same for calls with complex arguments or results. Complex tensors are
+// real ones with a last dimension of 2, as in view_as_real.
+const AtenOp* FindComplexAtenOp(std::string_view name);
 
 }  // namespace fusor::models

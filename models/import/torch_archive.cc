@@ -30,15 +30,22 @@ constexpr int kMaxDepth = 16;  // of such blocks in each other
 struct ScalarTypeRow {
   int64_t number;
   std::string_view name;
-  std::optional<ir::DType> dtype;
+  std::optional<ir::DType> dtype;  // of complex numbers: of their parts
+  bool is_complex = false;
 };
 constexpr ScalarTypeRow kScalarTypes[] = {
-    {1, "uint8", ir::DType::kU8},      {2, "int8", std::nullopt},
-    {3, "int16", std::nullopt},        {4, "int32", ir::DType::kI32},
-    {5, "int64", ir::DType::kI64},     {6, "float16", ir::DType::kF16},
-    {7, "float32", ir::DType::kF32},   {8, "float64", ir::DType::kF64},
-    {9, "complex32", std::nullopt},    {10, "complex64", std::nullopt},
-    {11, "complex128", std::nullopt},  {12, "bool", ir::DType::kBool},
+    {1, "uint8", ir::DType::kU8},
+    {2, "int8", std::nullopt},
+    {3, "int16", std::nullopt},
+    {4, "int32", ir::DType::kI32},
+    {5, "int64", ir::DType::kI64},
+    {6, "float16", ir::DType::kF16},
+    {7, "float32", ir::DType::kF32},
+    {8, "float64", ir::DType::kF64},
+    {9, "complex32", std::nullopt, true},
+    {10, "complex64", ir::DType::kF32, true},
+    {11, "complex128", ir::DType::kF64, true},
+    {12, "bool", ir::DType::kBool},
     {13, "bfloat16", ir::DType::kBF16}};
 
 // Returns the Python file and line of the innermost frame outside of PyTorch's
@@ -177,12 +184,21 @@ class Parser {
     }
     ir::NamedTensor tensor;
     tensor.name = name;
-    tensor.type.dtype = TorchDType(JsonInteger<int64_t>(meta.at("dtype")),
-                                   fmt::format("{}: {}", path_, where_));
+    const auto dtype = JsonInteger<int64_t>(meta.at("dtype"));
+    tensor.type.dtype = TorchDType(dtype, fmt::format("{}: {}", path_, where_));
     tensor.type.shape = Extents(meta.at("sizes"));
-    const std::vector<int64_t> strides = Extents(meta.at("strides"));
-    const auto offset =
-        JsonInteger<int64_t>(meta.at("storage_offset").at("as_int"));
+    std::vector<int64_t> strides = Extents(meta.at("strides"));
+    auto offset = JsonInteger<int64_t>(meta.at("storage_offset").at("as_int"));
+    if (IsTorchComplex(dtype)) {
+      complex_.insert(name);
+      bool fits = !__builtin_mul_overflow(offset, 2, &offset);
+      for (int64_t& stride : strides) {
+        fits &= !__builtin_mul_overflow(stride, 2, &stride);
+      }
+      if (!fits) Throw(where_, "strides: out of range");
+      tensor.type.shape.push_back(2);
+      strides.push_back(1);
+    }
     ir::CheckType(tensor.type);
     const std::vector<uint8_t> bytes = zip_.Read(root_ + folder + file);
     CheckStrides(tensor.type, strides, offset, bytes.size());
@@ -297,6 +313,11 @@ class Parser {
     };
     if (spec.contains("parameter")) {
       add(TorchInputKind::kParameter, spec.at("parameter"), "parameter_name");
+      if (complex_.contains(where_)) {
+        Throw(where_,
+              "a complex parameter: expected a real one, of which the "
+              "model makes complex numbers by view_as_complex()");
+      }
       Tie(program_.inputs.back());
       program_.inputs.back().frozen = frozen_.contains(where_);
     } else if (spec.contains("buffer")) {
@@ -520,6 +541,7 @@ class Parser {
   };
   std::map<std::string, Storage> storage_;  // of each tensor
   std::set<std::string> frozen_;            // tensors without a gradient
+  std::set<std::string> complex_;           // tensors of complex numbers
   // Names of the region that is read: those of its inputs in the program, and
   // what the others begin with there.
   struct Scope {
@@ -532,6 +554,12 @@ class Parser {
 };
 
 }  // namespace
+
+bool IsTorchComplex(int64_t scalar_type) {
+  return std::ranges::any_of(kScalarTypes, [&](const ScalarTypeRow& row) {
+    return row.number == scalar_type && row.is_complex;
+  });
+}
 
 ir::DType TorchDType(int64_t scalar_type, const std::string& where) {
   for (const ScalarTypeRow& row : kScalarTypes) {

@@ -74,7 +74,10 @@ struct TorchProgram {
 TorchProgram ParseTorchArchive(const std::string& path,
                                std::span<const uint8_t> file);
 
-// Returns the dtype of a ScalarType number; throws kGraph, starting with
+// Returns whether a ScalarType number is that of complex numbers.
+bool IsTorchComplex(int64_t scalar_type);
+// Returns the dtype of a ScalarType number, of complex numbers that of their
+// parts; throws kGraph, starting with
 // `where`, if this IR has none.
 ir::DType TorchDType(int64_t scalar_type, const std::string& where);
 

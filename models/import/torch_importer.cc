@@ -243,7 +243,8 @@ class GraphBuilder {
         layers_(builder_, phase, options),
         context_{layers_, archive.path(),
                  [this](const std::string& name) { return Read(name); },
-                 [this](const std::string& name) { return Symbol(name); }} {}
+                 [this](const std::string& name) { return Symbol(name); },
+                 [this](const std::string& name) { return IsComplex(name); }} {}
 
   // A batch in, loss out.
   void BuildTrained(const ImportedInterface& interface) {
@@ -258,7 +259,7 @@ class GraphBuilder {
     });
     std::vector<Value*> results;
     for (const std::string& output : archive_.program().outputs) {
-      results.push_back(Read(output));
+      results.push_back(Result(output));
     }
     AddResultLoss(layers_, archive_.path(), results);
     EraseEmptyParts();
@@ -280,7 +281,7 @@ class GraphBuilder {
     });
     int number = 0;
     for (const std::string& output : archive_.program().outputs) {
-      builder_.graph().AddOutput(Read(output),
+      builder_.graph().AddOutput(Result(output),
                                  fmt::format("output{}", number++));
     }
     EraseEmptyParts();
@@ -331,6 +332,10 @@ class GraphBuilder {
     const TorchProgram& program = archive_.program();
     for (const TorchInput& input : program.inputs) {
       if (input.kind == TorchInputKind::kUser) {
+        FUSOR_CHECK(!IsComplex(input.name), kGraph,
+                    "{}: input {}: expected real numbers, of which the model "
+                    "makes complex ones by view_as_complex(), got complex ones",
+                    archive_.path(), input.name);
         Define(input.name, user(input));
         continue;
       }
@@ -373,11 +378,13 @@ class GraphBuilder {
     if (name.starts_with(kAten)) name = name.substr(kAten.size());
     // Assertions about values and devices that export inserted.
     if (name.starts_with("_assert")) return;
-    const AtenOp* op = FindAtenOp(name);
+    const AtenOp* op =
+        HasComplex(node) ? FindComplexAtenOp(name) : FindAtenOp(name);
     std::string target;  // the tensor that the result replaces
     bool writes = false;
-    if (const size_t dot = name.find('.');
-        op == nullptr && dot != 0 && dot != std::string::npos) {
+    if (const size_t dot = name.find('.'); op == nullptr && !HasComplex(node) &&
+                                           dot != 0 &&
+                                           dot != std::string::npos) {
       if (name.substr(dot) == ".out") {
         writes = true;
         target = TensorName(node, "out");
@@ -389,7 +396,10 @@ class GraphBuilder {
         op = FindAtenOp(name.erase(dot - 1, 1));
       }
     }
-    if (op == nullptr) call.Throw("unknown operator");
+    if (op == nullptr) {
+      call.Throw(HasComplex(node) ? "unknown operator of complex numbers"
+                                  : "unknown operator");
+    }
     if (writes && target.empty()) call.Throw("expected a tensor to write to");
     const std::vector<Value*> results = op->build(call);
     call.CheckAllRead();
@@ -419,6 +429,34 @@ class GraphBuilder {
       tensor.op = op;
       tensor.result = i;
     }
+  }
+
+  bool IsComplex(const std::string& name) const {
+    const auto type = archive_.program().types.find(name);
+    return type != archive_.program().types.end() &&
+           IsTorchComplex(type->second.scalar_type);
+  }
+
+  // Returns whether an argument or a result is complex.
+  bool HasComplex(const TorchNode& node) const {
+    for (const auto* list : {&node.inputs, &node.outputs}) {
+      for (const TorchArgument& argument : *list) {
+        for (const TorchItem& item : argument.items) {
+          const auto* tensor = std::get_if<TorchTensor>(&item);
+          if (tensor != nullptr && IsComplex(tensor->name)) return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  // Returns a result of forward().
+  Value* Result(const std::string& name) {
+    FUSOR_CHECK(!IsComplex(name), kGraph,
+                "{}: result {}: expected real numbers, such as view_as_real() "
+                "returns, got complex ones",
+                archive_.path(), name);
+    return Read(name);
   }
 
   // The tensor that an operator writes or that its result `index` views.
@@ -521,6 +559,12 @@ class GraphBuilder {
   }
 
   void Define(const std::string& name, Value* value) {
+    const ir::Shape& shape = value->type().shape;
+    FUSOR_CHECK(!IsComplex(name) || (!shape.empty() && shape.back() == 2),
+                kGraph,
+                "{}: tensor {}: expected real and imaginary parts, [..,2], got "
+                "{}",
+                archive_.path(), name, ToString(value->type()));
     ids_[name] = tensors_.size();
     tensors_.push_back({.value = value});
   }

@@ -360,6 +360,44 @@ def losses_inputs(generator):
             "labels": np.array([3, 2, 0, 4]), "several": several}
 
 
+class Spectra(nn.Module):
+    """Computes with complex numbers: Fourier transforms, filters in the
+    frequency domain, and rotations of positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(4, 3, 2))
+        self.mix = nn.Parameter(torch.randn(3, 2, 2))
+        angles = torch.outer(torch.arange(4.0), torch.tensor([1, 0.5, 0.1]))
+        self.register_buffer(
+            "turns", torch.polar(torch.ones_like(angles), angles).T)
+        self.register_buffer("window", torch.hann_window(4))
+
+    def forward(self, x):
+        fft, real = torch.fft, torch.view_as_real
+        y = fft.fft(x, dim=1, norm="forward")
+        filtered = (fft.rfft2(x[..., 0], norm="ortho")
+                    * torch.view_as_complex(self.filter))
+        pairs = torch.view_as_complex(self.mix)
+        first, second = y.chunk(2, dim=2)
+        moments = torch.exp(y * 0.1).sum((1, 2), keepdim=True) - 2
+        return (fft.irfft2(filtered, s=(4, 5), norm="ortho"),
+                fft.fftn(x, dim=(1, 2)).real, fft.ifft2(y, s=(3, 5)).imag,
+                fft.irfftn(fft.rfftn(x)), fft.irfft(y, n=6, dim=1),
+                torch.stft(x[:, :, 0, 0].repeat(1, 3), 4, 2, win_length=3,
+                           window=self.window[:3], return_complex=True).abs(),
+                y.abs(), (y + 1).angle(), real(y / (moments + x)),
+                real(x[..., 0] * self.turns.T.unsqueeze(0)[..., :1]),
+                real(torch.einsum("bijc,dc->bijd", y, pairs)),
+                real(torch.cat([first, -second.conj()], 2).permute(0, 2, 1, 3)),
+                real(torch.stack([y, x.to(y.dtype)])[1, :, 1:].flatten(1)),
+                real(torch.complex(x, x * x) @ pairs.transpose(0, 1)))
+
+
+def spectra_inputs(generator):
+    return {"x": generator.standard_normal((2, 4, 4, 2)).astype(np.float32)}
+
+
 class Pooling(nn.Module):
     """Pools lines, images and volumes, and convolves them."""
 
@@ -435,6 +473,7 @@ PROGRAMS = {"language": (Language, language_inputs),
             "places": (Places, functions_inputs),
             "sampled": (Sampled, sampled_inputs),
             "experts": (Experts, experts_inputs),
+            "spectra": (Spectra, spectra_inputs),
             "rearranged": (Rearranged, functions_inputs),
             "vectors": (Vectors, functions_inputs),
             "cells": (Cells, cells_inputs),

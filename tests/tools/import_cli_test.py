@@ -248,11 +248,29 @@ class BadArchiveTest(ImportTest):
             self.fails(GRAPH, [], "bench", "-a", path)
 
     def test_unknown_dtypes(self):
-        for number, word in ((11, "complex128"), (77, "unknown dtype 77"),
+        for number, word in ((9, "complex32"), (77, "unknown dtype 77"),
                              ("7", "expected an integer")):
             def change(config, number=number):
                 config["stem.0.weight"]["tensor_meta"]["dtype"] = number
             self.rejected(self.weights_config(change), "stem.0.weight", word)
+
+    def test_complex_parameters_inputs_and_operators(self):
+        entries = self.entries("programs/spectra")
+        key = "data/weights/model_weights_config.json"
+        config = json.loads(entries[key])
+        config["config"]["filter"]["tensor_meta"].update(
+            dtype=10, sizes=[{"as_int": 4}, {"as_int": 3}],
+            strides=[{"as_int": 3}, {"as_int": 1}])
+        entries[key] = json.dumps(config).encode()
+        self.rejected(self.write(entries), "filter: a complex parameter")
+
+        def make_complex(program, name):
+            values = program["graph_module"]["graph"]["tensor_values"]
+            values[name]["dtype"] = 10
+        self.rejected(self.program(lambda p: make_complex(p, "x")),
+                      "input x: expected real numbers")
+        self.rejected(self.program(lambda p: make_complex(p, "leaky_relu")),
+                      "aten.leaky_relu", "unknown operator of complex numbers")
 
     def test_another_schema(self):
         def change(program):

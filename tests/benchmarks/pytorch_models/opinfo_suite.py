@@ -33,9 +33,14 @@ WAYS = {"interpreter": ["--interpret"], "fused": [],
 GRAPH_ERROR = 3
 
 
+def as_real(tensor):
+    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex()
+            else tensor)
+
+
 class Call(torch.nn.Module):
     """Calls an operator or module on a sample's tensors. Other arguments are
-    constants."""
+    constants. Complex arguments and results are given as real ones."""
 
     def __init__(self, op, args, kwargs):
         super().__init__()
@@ -44,16 +49,18 @@ class Call(torch.nn.Module):
             (tuple(args), kwargs))
         self.places = [i for i, value in enumerate(self.values)
                        if torch.is_tensor(value)]
-        self.tensors = [self.values[i] for i in self.places]
+        self.complex = [self.values[i].is_complex() for i in self.places]
+        self.tensors = [as_real(self.values[i]) for i in self.places]
         for i in self.places:
             self.values[i] = None
 
     def forward(self, *tensors):
         values = list(self.values)
-        for place, tensor in zip(self.places, tensors):
-            values[place] = tensor
+        for place, tensor, paired in zip(self.places, tensors, self.complex):
+            values[place] = torch.view_as_complex(tensor) if paired else tensor
         args, kwargs = torch.utils._pytree.tree_unflatten(values, self.spec)
-        return self.op(*args, **kwargs)
+        return torch.utils._pytree.tree_map_only(
+            torch.Tensor, as_real, self.op(*args, **kwargs))
 
 
 def reason_of(message):

@@ -1,0 +1,481 @@
+// Complex numbers and Fourier transforms.
+//
+// A complex tensor is a real one whose last dimension has the real and the
+// imaginary part, as view_as_real returns it.
+
+#include <cmath>
+#include <numbers>
+#include <string>
+
+#include "models/functions.h"
+#include "models/import/aten_ops.h"
+
+namespace fusor::models {
+
+using ir::Builder;
+using ir::DType;
+using ir::Shape;
+using ir::Value;
+
+namespace {
+
+using Values = std::vector<Value*>;
+
+struct Complex {
+  Value* re;
+  Value* im;  // null: zero
+};
+
+Value* Zeros(Builder& b, const Value* like) {
+  return b.Zeros({like->type().dtype, ShapeOf(like), {}});
+}
+
+// `im` may be null.
+Value* Joined(Builder& b, Value* re, Value* im) {
+  if (im == nullptr) im = Zeros(b, re);
+  Shape shape = ShapeOf(re);
+  shape.push_back(1);
+  return b.Concat({b.Reshape(re, shape), b.Reshape(im, shape)},
+                  std::ssize(shape) - 1);
+}
+
+// Returns the argument as floats of 32 or 64 bits.
+Complex Read(AtenCall& call, std::string_view name) {
+  const auto wide = [&](Value* x) {
+    const bool narrow =
+        ir::DTypeSize(x->type().dtype) < 4 || !ir::IsFloat(x->type().dtype);
+    return narrow ? call.b().Cast(x, DType::kF32) : x;
+  };
+  Value* x = wide(call.Tensor(name));
+  if (!call.IsComplex(name)) return {x, nullptr};
+  return {PartOf(call.b(), x, AtenPart::kReal),
+          PartOf(call.b(), x, AtenPart::kImaginary)};
+}
+
+Complex ReadComplex(AtenCall& call, std::string_view name) {
+  if (!call.IsComplex(name)) call.Throw("expected complex numbers");
+  return Read(call, name);
+}
+
+// --- Operators of real numbers -----------------------------------------------
+
+Values Built(AtenCall& call, std::vector<AtenPart> parts) {
+  call.ReadParts(std::move(parts));
+  Values results = FindAtenOp(call.op())->build(call);
+  call.ReadParts({});
+  return results;
+}
+
+Values JoinedAll(Builder& b, const Values& re, const Values& im) {
+  Values results;
+  for (size_t i = 0; i < re.size(); ++i) {
+    results.push_back(Joined(b, re[i], im[i]));
+  }
+  return results;
+}
+
+// Applies a linear operator of real numbers to both parts.
+Values PartByPart(AtenCall& call) {
+  return JoinedAll(call.b(), Built(call, {AtenPart::kReal}),
+                   Built(call, {AtenPart::kImaginary}));
+}
+
+// Applies an operator of real numbers that is linear in its first and in its
+// second tensor.
+Values Product(AtenCall& call) {
+  Builder& b = call.b();
+  const std::vector<bool> is_complex = call.ComplexTensors();
+  if (is_complex.size() == 1) return PartByPart(call);
+  if (is_complex.size() > 2) {
+    call.Throw("complex numbers: expected two tensors at most");
+  }
+  if (!is_complex[0] || !is_complex[1]) {
+    const auto parts = [&](AtenPart part) {
+      return Built(call, {is_complex[0] ? part : AtenPart::kWhole,
+                          is_complex[1] ? part : AtenPart::kWhole});
+    };
+    return JoinedAll(b, parts(AtenPart::kReal), parts(AtenPart::kImaginary));
+  }
+  const auto product = [&](AtenPart first, AtenPart second) {
+    return Built(call, {first, second})[0];
+  };
+  constexpr AtenPart kRe = AtenPart::kReal, kIm = AtenPart::kImaginary;
+  return {Joined(b, b.Minus(product(kRe, kRe), product(kIm, kIm)),
+                 b.Plus(product(kRe, kIm), product(kIm, kRe)))};
+}
+
+// Adds or subtracts a tensor, or a number, which is real.
+Values Sum(AtenCall& call) {
+  if (call.IsTensor("other")) return PartByPart(call);
+  Value* re = Built(call, {AtenPart::kReal})[0];
+  return {Joined(call.b(), re, Read(call, "self").im)};
+}
+
+Values Quotient(AtenCall& call) {
+  Builder& b = call.b();
+  if (!call.IsTensor("other") || !call.IsComplex("other")) return Product(call);
+  // Multiplies by the conjugate over the square of the absolute value.
+  Complex x = Read(call, "self");
+  const Complex y = Read(call, "other");
+  if (x.im == nullptr) x.im = Zeros(b, x.re);
+  Value* square = b.Plus(b.Times(y.re, y.re), b.Times(y.im, y.im));
+  Value* re = b.Plus(b.Times(x.re, y.re), b.Times(x.im, y.im));
+  Value* im = b.Minus(b.Times(x.im, y.re), b.Times(x.re, y.im));
+  return {Joined(b, b.Divide(re, square), b.Divide(im, square))};
+}
+
+// --- Parts -------------------------------------------------------------------
+
+// For view_as_real, view_as_complex and copies.
+template <const char* argument>
+Values Same(AtenCall& call) {
+  return {call.Tensor(argument)};
+}
+constexpr char kSelf[] = "self";
+
+Values Convert(AtenCall& call) {
+  for (const char* ignored : {"dtype", "copy", "non_blocking"}) {
+    call.Has(ignored);
+  }
+  const Complex x = Read(call, "self");
+  return {
+      Joined(call.b(), x.re, x.im == nullptr ? Zeros(call.b(), x.re) : x.im)};
+}
+
+// Of real numbers, too.
+Values RealPart(AtenCall& call) { return {Read(call, "self").re}; }
+Values ImaginaryPart(AtenCall& call) { return {ReadComplex(call, "self").im}; }
+
+Values Conjugate(AtenCall& call) {
+  if (!call.IsComplex("self")) return Same<kSelf>(call);
+  const Complex x = Read(call, "self");
+  return {Joined(call.b(), x.re, call.b().Neg(x.im))};
+}
+
+Values FromParts(AtenCall& call) {
+  Builder& b = call.b();
+  Value* re = Read(call, "real").re;
+  Value* im = Read(call, "imag").re;
+  const Shape shape = ShapeOf(b.Plus(re, im));
+  return {Joined(b, b.BroadcastTo(re, shape), b.BroadcastTo(im, shape))};
+}
+
+Values FromPolar(AtenCall& call) {
+  Builder& b = call.b();
+  Value* radius = Read(call, "abs").re;
+  Value* angle = Read(call, "angle").re;
+  return {
+      Joined(b, b.Times(radius, b.Cos(angle)), b.Times(radius, b.Sin(angle)))};
+}
+
+Values AbsoluteValue(AtenCall& call) {
+  const Complex x = ReadComplex(call, "self");
+  Value* pairs = Joined(call.b(), x.re, x.im);
+  return {NormOf(call.b(), pairs, 2, {RankOf(pairs) - 1}, /*keep=*/false)};
+}
+
+Values Angle(AtenCall& call) {
+  const Complex x = Read(call, "self");
+  Value* im = x.im == nullptr ? Zeros(call.b(), x.re) : x.im;
+  return {ArcTangent2(call.b(), im, x.re)};
+}
+
+Values Exponential(AtenCall& call) {
+  Builder& b = call.b();
+  const Complex x = ReadComplex(call, "self");
+  Value* radius = b.Exp(x.re);
+  return {
+      Joined(b, b.Times(radius, b.Cos(x.im)), b.Times(radius, b.Sin(x.im)))};
+}
+
+// --- Fourier transforms ------------------------------------------------------
+
+// The matrices of a transform are computed in each step: 2 n^2 elements.
+constexpr int64_t kMostPoints = 4096;
+
+// cos and sin of 2 pi i k / n, [rows, columns].
+struct Waves {
+  Value* cosine;
+  Value* sine;
+};
+Waves WavesOf(Builder& b, DType dtype, int64_t rows, int64_t columns,
+              int64_t n) {
+  const Shape shape{rows, columns};
+  // Multiples of n are whole turns. Without them the angle is exact.
+  Value* step = b.Remainder(
+      b.Times(b.Iota(DType::kI64, shape, 0), b.Iota(DType::kI64, shape, 1)),
+      static_cast<double>(n));
+  Value* angle = b.Times(b.Cast(step, dtype),
+                         2 * std::numbers::pi / static_cast<double>(n));
+  return {b.Cos(angle), b.Sin(angle)};
+}
+
+// Multiplies a dimension of x [.., n, ..] by a matrix [n, k].
+Value* Multiplied(Builder& b, Value* x, int64_t dim, Value* matrix) {
+  std::vector<int64_t> order(static_cast<size_t>(RankOf(x)));
+  for (int64_t d = 0; d < RankOf(x); ++d) order[static_cast<size_t>(d)] = d;
+  std::swap(order[static_cast<size_t>(dim)], order.back());
+  return b.Transpose(b.Matmul(b.Transpose(x, order), matrix), order);
+}
+
+// Truncates a dimension of x or pads it with zeros.
+Value* Fitted(Builder& b, Value* x, int64_t dim, int64_t extent) {
+  const auto at = static_cast<size_t>(dim);
+  const std::vector<int64_t> zeros(ShapeOf(x).size(), 0);
+  if (ShapeOf(x)[at] > extent) {
+    Shape limit = ShapeOf(x);
+    limit[at] = extent;
+    return b.Slice(x, zeros, limit);
+  }
+  std::vector<int64_t> high = zeros;
+  high[at] = extent - ShapeOf(x)[at];
+  return high[at] == 0 ? x : b.Pad(x, zeros, high, zeros, 0);
+}
+
+Complex FittedParts(Builder& b, const Complex& x, int64_t dim, int64_t extent) {
+  return {Fitted(b, x.re, dim, extent),
+          x.im == nullptr ? nullptr : Fitted(b, x.im, dim, extent)};
+}
+
+// Sums x[i] exp(-2 pi i k / n) over a dimension of n elements, for the first
+// `count` k; if `inverse`, with a positive sign.
+Complex Transformed(Builder& b, const Complex& x, int64_t dim, int64_t count,
+                    bool inverse) {
+  const int64_t n = ShapeOf(x.re)[static_cast<size_t>(dim)];
+  const Waves waves = WavesOf(b, x.re->type().dtype, n, count, n);
+  const auto times = [&](Value* part, Value* wave) {
+    return Multiplied(b, part, dim, wave);
+  };
+  Value* re = times(x.re, waves.cosine);
+  Value* im = times(x.re, waves.sine);
+  if (!inverse) im = b.Neg(im);
+  if (x.im != nullptr) {
+    Value* crossed = times(x.im, waves.sine);
+    re = inverse ? b.Minus(re, crossed) : b.Plus(re, crossed);
+    im = b.Plus(im, times(x.im, waves.cosine));
+  }
+  return {re, im};
+}
+
+// The inverse transform to n real numbers, from the first n/2 + 1 terms: the
+// others are their conjugates.
+Value* RealInverse(Builder& b, const Complex& x, int64_t dim, int64_t n) {
+  const int64_t count = n / 2 + 1;
+  const DType dtype = x.re->type().dtype;
+  const Waves waves = WavesOf(b, dtype, count, n, n);
+  std::vector<double> twice(static_cast<size_t>(count), 2);
+  twice[0] = 1;
+  if (n % 2 == 0) twice.back() = 1;
+  Value* weight = b.Constant(dtype, {count, 1}, std::move(twice));
+  return b.Minus(Multiplied(b, x.re, dim, b.Times(waves.cosine, weight)),
+                 Multiplied(b, x.im, dim, b.Times(waves.sine, weight)));
+}
+
+enum class Fourier { kComplex, kToHalf, kFromHalf };
+
+// The dimensions that a call transforms and their extents, of the real end.
+struct FourierExtents {
+  std::vector<int64_t> dims, extents;
+};
+
+template <int kDims>
+FourierExtents FourierExtentsOf(AtenCall& call, const Complex& x,
+                                Fourier kind) {
+  const int64_t rank = RankOf(x.re);
+  FourierExtents found;
+  std::vector<int64_t> given;
+  if constexpr (kDims == 1) {
+    found.dims = {call.Int("dim", -1)};
+    if (call.Has("n")) given = {call.Int("n")};
+  } else {
+    given = call.Ints("s");
+    found.dims = call.Ints("dim", kDims == 2 ? std::vector<int64_t>{-2, -1}
+                                             : std::vector<int64_t>{});
+    const int64_t all = given.empty() ? rank : std::ssize(given);
+    if (found.dims.empty()) {
+      for (int64_t d = rank - all; d < rank; ++d) found.dims.push_back(d);
+    }
+  }
+  if (found.dims.empty()) call.Throw("expected a dimension, got none");
+  if (!given.empty() && given.size() != found.dims.size()) {
+    call.Throw(fmt::format("{} extents of {} dimensions", given.size(),
+                           found.dims.size()));
+  }
+  for (size_t i = 0; i < found.dims.size(); ++i) {
+    found.dims[i] = DimOf(call, found.dims[i], rank);
+    int64_t extent = ShapeOf(x.re)[static_cast<size_t>(found.dims[i])];
+    if (kind == Fourier::kFromHalf && i + 1 == found.dims.size()) {
+      extent = 2 * (extent - 1);
+    }
+    if (!given.empty() && given[i] >= 0) extent = given[i];
+    if (extent < 1 || extent > kMostPoints) {
+      call.Throw(
+          fmt::format("{} points: expected 1 to {}", extent, kMostPoints));
+    }
+    found.extents.push_back(extent);
+  }
+  return found;
+}
+
+// Returns by what a transform of `points` is divided.
+double Divisor(AtenCall& call, bool inverse, double points) {
+  const std::string norm = call.Text("norm", "backward");
+  if (norm == "ortho") return std::sqrt(points);
+  if (norm != "backward" && norm != "forward") {
+    call.Throw(
+        fmt::format("norm {}: expected backward, forward or ortho", norm));
+  }
+  return (norm == "backward") == inverse ? points : 1;
+}
+
+template <int kDims, Fourier kind, bool inverse>
+Values Transform(AtenCall& call) {
+  Builder& b = call.b();
+  Complex x = Read(call, "self");
+  const auto [dims, extents] = FourierExtentsOf<kDims>(call, x, kind);
+  double points = 1;
+  for (const int64_t extent : extents) points *= static_cast<double>(extent);
+  const double factor = 1 / Divisor(call, inverse, points);
+  const size_t last = dims.size() - 1;
+  // Real numbers are at the last dimension's end: the first step of a forward
+  // transform, and the last one of an inverse.
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const size_t at = kind == Fourier::kToHalf ? last - i : i;
+    const bool real = kind != Fourier::kComplex && at == last;
+    const int64_t n = extents[at];
+    if (real && kind == Fourier::kFromHalf) {
+      x = FittedParts(b, x, dims[at], n / 2 + 1);
+      if (x.im == nullptr) x.im = Zeros(b, x.re);
+      return {b.Times(RealInverse(b, x, dims[at], n), factor)};
+    }
+    x = Transformed(b, FittedParts(b, x, dims[at], n), dims[at],
+                    real ? n / 2 + 1 : n, inverse);
+  }
+  return {Joined(b, b.Times(x.re, factor), b.Times(x.im, factor))};
+}
+
+// Transforms windows of a signal [L] or [B, L] -> [.., frequencies, windows].
+Values ShortTransforms(AtenCall& call) {
+  Builder& b = call.b();
+  const Complex x = Read(call, "self");
+  const int64_t n = call.Int("n_fft");
+  const int64_t hop = call.Int("hop_length", n / 4);
+  const int64_t width = call.Int("win_length", n);
+  const int64_t length = RankOf(x.re) == 0 ? 0 : ShapeOf(x.re).back();
+  if (n < 1 || n > kMostPoints || hop < 1 || width < 1 || width > n ||
+      length < n) {
+    call.Throw(fmt::format("windows of {} in {} points, {} apart, of {}", width,
+                           n, hop, ToString(x.re->type())));
+  }
+  call.Bool("return_complex", false);  // or real pairs, which are the same
+  const int64_t count = (length - n) / hop + 1;
+  const Shape shape{n, count};
+  Value* index =
+      b.Plus(b.Iota(DType::kI32, shape, 0),
+             b.Times(b.Iota(DType::kI32, shape, 1), static_cast<double>(hop)));
+  Value* window = call.OptionalTensor("window");
+  if (window == nullptr) {
+    window = b.Constant(x.re->type().dtype, {width}, {1});
+  }
+  if (ShapeOf(window) != Shape{width}) {
+    call.Throw(fmt::format("window: expected [{}], got {}", width,
+                           ToString(window->type())));
+  }
+  const int64_t low = (n - width) / 2;
+  window = b.Reshape(b.Pad(b.Cast(window, x.re->type().dtype), {low},
+                           {n - width - low}, {0}, 0),
+                     {n, 1});
+  const int64_t dim = RankOf(x.re) - 1;
+  const auto windows = [&](Value* part) {
+    return part == nullptr ? nullptr
+                           : b.Times(b.Take(part, index, dim), window);
+  };
+  const bool half = call.Bool("onesided", x.im == nullptr);
+  Complex y = Transformed(b, {windows(x.re), windows(x.im)}, dim,
+                          half ? n / 2 + 1 : n, /*inverse=*/false);
+  const double factor = call.Bool("normalized", false)
+                            ? 1 / std::sqrt(static_cast<double>(n))
+                            : 1;
+  return {Joined(b, b.Times(y.re, factor), b.Times(y.im, factor))};
+}
+
+constexpr AtenOp kOps[] = {
+    {"_conj.default", Conjugate},
+    {"_to_copy.default", Convert},
+    {"abs.default", AbsoluteValue},
+    {"add.Tensor", Sum},
+    {"angle.default", Angle},
+    {"bmm.default", Product},
+    {"cat.default", PartByPart},
+    {"chunk.default", PartByPart},
+    {"clone.default", Same<kSelf>},
+    {"complex.default", FromParts},
+    {"conj.default", Conjugate},
+    {"conj_physical.default", Conjugate},
+    {"contiguous.default", Same<kSelf>},
+    {"detach.default", PartByPart},
+    {"div.Tensor", Quotient},
+    {"einsum.default", Product},
+    {"exp.default", Exponential},
+    {"expand.default", PartByPart},
+    {"fft_fft2.default", Transform<2, Fourier::kComplex, false>},
+    {"fft_fft.default", Transform<1, Fourier::kComplex, false>},
+    {"fft_fftn.default", Transform<0, Fourier::kComplex, false>},
+    {"fft_ifft2.default", Transform<2, Fourier::kComplex, true>},
+    {"fft_ifft.default", Transform<1, Fourier::kComplex, true>},
+    {"fft_ifftn.default", Transform<0, Fourier::kComplex, true>},
+    {"fft_irfft2.default", Transform<2, Fourier::kFromHalf, true>},
+    {"fft_irfft.default", Transform<1, Fourier::kFromHalf, true>},
+    {"fft_irfftn.default", Transform<0, Fourier::kFromHalf, true>},
+    {"fft_rfft2.default", Transform<2, Fourier::kToHalf, false>},
+    {"fft_rfft.default", Transform<1, Fourier::kToHalf, false>},
+    {"fft_rfftn.default", Transform<0, Fourier::kToHalf, false>},
+    {"flatten.using_ints", PartByPart},
+    {"imag.default", ImaginaryPart},
+    {"index_select.default", PartByPart},
+    {"matmul.default", Product},
+    {"mean.default", PartByPart},
+    {"mean.dim", PartByPart},
+    {"mm.default", Product},
+    {"movedim.int", PartByPart},
+    {"mT.default", PartByPart},
+    {"mul.Tensor", Product},
+    {"neg.default", PartByPart},
+    {"numpy_T.default", PartByPart},
+    {"permute.default", PartByPart},
+    {"polar.default", FromPolar},
+    {"real.default", RealPart},
+    {"repeat.default", PartByPart},
+    {"reshape.default", PartByPart},
+    {"resolve_conj.default", Same<kSelf>},
+    {"roll.default", PartByPart},
+    {"select.int", PartByPart},
+    {"slice.Tensor", PartByPart},
+    {"split.Tensor", PartByPart},
+    {"squeeze.default", PartByPart},
+    {"squeeze.dim", PartByPart},
+    {"stack.default", PartByPart},
+    {"stft.default", ShortTransforms},
+    {"sub.Tensor", Sum},
+    {"sum.default", PartByPart},
+    {"sum.dim_IntList", PartByPart},
+    {"t.default", PartByPart},
+    {"to.dtype", Convert},
+    {"transpose.int", PartByPart},
+    {"unbind.int", PartByPart},
+    {"unflatten.int", PartByPart},
+    {"unsqueeze.default", PartByPart},
+    {"view.default", PartByPart},
+    {"view_as_complex.default", Same<kSelf>},
+    {"view_as_real.default", Same<kSelf>}};
+
+}  // namespace
+
+const AtenOp* FindComplexAtenOp(std::string_view name) {
+  for (const AtenOp& op : kOps) {
+    if (op.name == name) return &op;
+  }
+  return nullptr;
+}
+
+}  // namespace fusor::models
