@@ -375,6 +375,7 @@ Values ArgSort(AtenCall& call) { return {Sort(call)[1]}; }
 constexpr AtenOp kFunctionOps[] = {
     {"acos.default", Wide<ArcCosine>},
     {"acosh.default", Wide<AreaCosine>},
+    {"_is_all_true.default", Flags<true>},
     {"all.default", Flags<true>},
     {"all.dim", Flags<true>},
     {"all.dims", Flags<true>},

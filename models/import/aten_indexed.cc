@@ -226,6 +226,25 @@ Values TakeFlat(AtenCall& call) {
   return {b.Take(b.Reshape(x, {count}), index, 0)};
 }
 
+// The elements at the mask, in order, are replaced by the source's first ones.
+Values MaskedScatter(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  Value* source = call.Tensor("source");
+  const Shape shape = ShapeOf(x);
+  const int64_t count = source->type().num_elements();
+  Value* mask = b.Reshape(b.BroadcastTo(call.Tensor("mask"), shape),
+                          {x->type().num_elements()});
+  Value* number = b.CumulativeSum(b.Cast(mask, DType::kI64), 0);
+  // Where the mask is off, any element will do.
+  Value* index = b.Minimum(b.Maximum(b.Minus(number, 1.0), 0.0),
+                           static_cast<double>(count - 1));
+  Value* taken = b.Take(b.Reshape(source, {count}), index, 0);
+  return {b.Reshape(b.Select(mask, b.Cast(taken, x->type().dtype),
+                             b.Reshape(x, {x->type().num_elements()})),
+                    shape)};
+}
+
 // The other dimensions of both broadcast.
 Values TakeAlongDim(AtenCall& call) {
   Builder& b = call.b();
@@ -566,6 +585,7 @@ constexpr AtenOp kIndexedOps[] = {
     {"index_fill.int_Scalar", IndexFill},
     {"index_put.default", IndexPut},
     {"index_select.default", IndexSelect},
+    {"masked_scatter.default", MaskedScatter},
     {"max.dim", ExtremumAndIndex<&Builder::ArgMax>},
     {"min.dim", ExtremumAndIndex<&Builder::ArgMin>},
     {"reflection_pad1d.default", ReflectionPad},

@@ -496,8 +496,15 @@ class GraphBuilder {
       SetSymbol(node, self->type().shape[static_cast<size_t>(dim)]);
       return true;
     }
+    // A number that depends on values. Only assertions may read it.
+    if (node.target == "torch.ops.aten.item.default") return true;
+    if (node.target == "torch.sym_ite") return true;
     if (!node.target.starts_with(kOperator)) return false;
     const std::string name = node.target.substr(kOperator.size());
+    if (name == "eq" || name == "ne" || name == "lt" || name == "le" ||
+        name == "gt" || name == "ge") {
+      return true;  // for assertions only
+    }
     if (name == "getitem") {
       const std::vector<Value*> list = call.Tensors("a");
       const int64_t index = call.Int("b");
@@ -528,9 +535,6 @@ class GraphBuilder {
         const int64_t rest = ((a % b) + b) % b;
         value = name == "mod" ? rest : (a - rest) / b;
       }
-    } else if (name == "eq" || name == "ne" || name == "lt" || name == "le" ||
-               name == "gt" || name == "ge") {
-      return true;  // for assertions only
     } else {
       call.Throw("unknown operator");
     }

@@ -89,6 +89,7 @@ class Places(nn.Module):
     """Reads and writes by index, and calls functions of two operands."""
 
     def forward(self, x, y):
+        torch._check((x == x).all().item())  # numbers only
         rows = torch.tensor([2, 0])
         put = x.clone()
         put[:, rows, 1] = y[:, :2, 0]
@@ -106,8 +107,9 @@ class Places(nn.Module):
             torch.fmin(y, either), torch.nan_to_num(either.detach() / 0, 1, 2, -3) * x,
             torch.square(x), torch.frac(3 * y), torch.flipud(x),
             torch.fliplr(y)])
+        filled = x.masked_scatter(y[0] > 0, y.flatten().sin())
         return (put, added, copied, scattered, marked, first * second, pairs,
-                torch.outer(x[0, 0], y[0, :, 0]),
+                filled, torch.outer(x[0, 0], y[0, :, 0]),
                 F.cosine_similarity(x, y, dim=2),
                 torch.isfinite(either).view_as(x).long(),
                 torch.unsafe_chunk(x, 2, 2)[1].ravel().reshape_as(y[:, :, :2]))
