@@ -221,6 +221,12 @@ Value* PartOf(Builder& b, Value* x, AtenPart part) {
   return b.Reshape(y, Shape(limit.begin(), limit.end() - 1));
 }
 
+Value* EmptyPart(Builder& b, ir::TensorType type) {
+  Value* empty = b.Scalar(type.dtype, 0);
+  empty->set_type(std::move(type));
+  return empty;
+}
+
 int64_t DimOf(AtenCall& call, int64_t dim, int64_t rank) {
   if (dim < -rank || dim >= rank) {
     call.Throw(fmt::format("dim {} of {} dimensions", dim, rank));

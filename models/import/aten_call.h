@@ -93,6 +93,8 @@ class AtenCall {
 
 // --- What several families of operators share --------------------------------
 
+// Returns no elements, of a type that only a concatenation accepts.
+ir::Value* EmptyPart(ir::Builder& b, ir::TensorType type);
 // Returns `dim` counted from the front; throws if it is out of range.
 int64_t DimOf(AtenCall& call, int64_t dim, int64_t rank);
 // Returns DimOf the argument `name`, a dimension of x.

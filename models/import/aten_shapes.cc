@@ -143,7 +143,8 @@ Values Same(AtenCall& call) { return {call.Tensor("self")}; }
 Value* WriteSame(AtenCall&, Value*, Value* part, size_t) { return part; }
 
 Values Detach(AtenCall& call) {
-  return {call.b().StopGradient(call.Tensor("self"))};
+  Value* x = call.Tensor("self");
+  return {x->type().num_elements() == 0 ? x : call.b().StopGradient(x)};
 }
 
 // A range of one dimension.
@@ -154,19 +155,12 @@ struct Range {
   int64_t step = 1;
 };
 
-// Returns no elements, of a type that only a concatenation accepts.
-Value* Empty(AtenCall& call, ir::TensorType type) {
-  Value* empty = call.b().Scalar(type.dtype, 0);
-  empty->set_type(std::move(type));
-  return empty;
-}
-
 Value* Part(AtenCall& call, Value* x, const Range& range) {
   const Shape& shape = ShapeOf(x);
   if (range.start == range.end) {
     ir::TensorType type{x->type().dtype, shape, {}};
     type.shape[range.dim] = 0;
-    return Empty(call, std::move(type));
+    return EmptyPart(call.b(), std::move(type));
   }
   if (range.start < 0 || range.start > range.end ||
       range.end > shape[range.dim] || range.step < 1) {
@@ -471,7 +465,7 @@ Values Diff(AtenCall& call) {
 Value* Constant(AtenCall& call, ir::DType dtype, const Shape& shape,
                 double value) {
   if (std::ranges::find(shape, 0) != shape.end()) {
-    return Empty(call, {dtype, shape, {}});
+    return EmptyPart(call.b(), {dtype, shape, {}});
   }
   return call.b().Constant(dtype, shape, {value});
 }

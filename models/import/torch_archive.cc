@@ -199,6 +199,14 @@ class Parser {
       tensor.type.shape.push_back(2);
       strides.push_back(1);
     }
+    if (std::ranges::find(tensor.type.shape, 0) != tensor.type.shape.end()) {
+      ir::TensorType others = tensor.type;
+      std::ranges::replace(others.shape, 0, 1);
+      ir::CheckType(others);
+      empty_.insert(name);
+      program_.tensors.emplace(name, std::move(tensor));
+      return;
+    }
     ir::CheckType(tensor.type);
     const std::vector<uint8_t> bytes = zip_.Read(root_ + folder + file);
     CheckStrides(tensor.type, strides, offset, bytes.size());
@@ -313,6 +321,8 @@ class Parser {
     };
     if (spec.contains("parameter")) {
       add(TorchInputKind::kParameter, spec.at("parameter"), "parameter_name");
+      if (empty_.contains(where_))
+        Throw(where_, "a parameter without elements");
       if (complex_.contains(where_)) {
         Throw(where_,
               "a complex parameter: expected a real one, of which the "
@@ -541,6 +551,7 @@ class Parser {
   };
   std::map<std::string, Storage> storage_;  // of each tensor
   std::set<std::string> frozen_;            // tensors without a gradient
+  std::set<std::string> empty_;             // tensors without elements
   std::set<std::string> complex_;           // tensors of complex numbers
   // Names of the region that is read: those of its inputs in the program, and
   // what the others begin with there.

@@ -349,6 +349,9 @@ class GraphBuilder {
         Define(input.name, Constant(tensor));
         continue;
       }
+      FUSOR_CHECK(tensor.type.num_elements() > 0, kGraph,
+                  "{}: {}: expected elements, got {}", archive_.path(),
+                  input.target, ToString(tensor.type));
       ir::Shape shape = tensor.type.shape;
       const int64_t classes = layers_.options().num_classes;
       if (archive_.num_classes() != 0 && archive_.num_classes() != classes &&
@@ -365,6 +368,9 @@ class GraphBuilder {
   }
 
   Value* Constant(const ir::NamedTensor& tensor) {
+    if (tensor.type.num_elements() == 0) {
+      return EmptyPart(builder_, tensor.type);
+    }
     const ir::Tensor values = ir::LoadTensor(tensor.type, tensor.bytes.data());
     builder_.Inherit(ir::Location(tensor.name));
     return builder_.Constant(tensor.type.dtype, tensor.type.shape,

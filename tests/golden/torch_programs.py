@@ -330,7 +330,7 @@ class Experts(nn.Module):
         back = torch.empty_like(order)
         back[order] = torch.arange(10)
         y = torch.subtract(rows[back].view(5, 2, 8).sum(1), x)
-        y = torch.concat([x[:, 3:3], y, y[:, 8:]], 1)
+        y = torch.concat([x[:, 3:3], torch.tensor([]), y, y[:, 8:]], 1)
         return (F.pad(y, (0, 0), value=2.0), torch.histc(x, 4),
                 torch.histc(x, 5, -1, 1),
                 torch.true_divide(torch.absolute(x), torch.arctan(x)),

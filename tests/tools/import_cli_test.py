@@ -247,6 +247,11 @@ class BadArchiveTest(ImportTest):
             path = self.weights_config(change)
             self.fails(GRAPH, [], "bench", "-a", path)
 
+        def empty_statistic(config):
+            config["stem.1.running_mean"]["tensor_meta"]["sizes"] = [
+                {"as_int": 0}]
+        self.rejected(self.weights_config(empty_statistic))
+
     def test_unknown_dtypes(self):
         for number, word in ((9, "complex32"), (77, "unknown dtype 77"),
                              ("7", "expected an integer")):

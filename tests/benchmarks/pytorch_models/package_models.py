@@ -87,13 +87,47 @@ TRANSFORMERS = {
         "Qwen3MoeForCausalLM": {}, "GraniteMoeForCausalLM": {},
         "MambaForCausalLM": {}, "RwkvForCausalLM": {},
         "Mamba2ForCausalLM": {"num_heads": 8, "n_groups": 2, "chunk_size": 8},
-        "BioGptForCausalLM": {}, "XGLMForCausalLM": {}},
+        "BioGptForCausalLM": {}, "XGLMForCausalLM": {},
+        "Gemma3ForCausalLM": {}, "Glm4ForCausalLM": {},
+        "DeepseekV3ForCausalLM": {
+            "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8,
+            "q_lora_rank": 16, "kv_lora_rank": 16, "n_routed_experts": 4,
+            "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1},
+        "GptOssForCausalLM": {}, "FalconForCausalLM": {},
+        "CodeGenForCausalLM": {}, "CTRLLMHeadModel": {"dff": 64},
+        "OpenAIGPTLMHeadModel": {}, "ErnieForSequenceClassification": {},
+        "FunnelForSequenceClassification": {"block_sizes": [1, 1]},
+        "NystromformerForSequenceClassification": {
+            "num_landmarks": 4, "segment_means_seq_len": 16},
+        "RoFormerForSequenceClassification": {}, 
+        "LayoutLMForSequenceClassification": {},
+        "XLMForSequenceClassification": {"emb_dim": 32},
+        "MegatronBertForSequenceClassification": {},
+        "BigBirdForSequenceClassification": {},
+        "PerceiverForSequenceClassification": {"d_latents": 32,
+                                               "num_latents": 8},
+        "IBertForSequenceClassification": {}, "SmolLM3ForCausalLM": {},
+        "JambaForCausalLM": {},
+        "Lfm2ForCausalLM": {}, "Qwen3NextForCausalLM": {},
+        "RecurrentGemmaForCausalLM": {}, "NemotronForCausalLM": {},
+        "OlmoeForCausalLM": {}, "PhimoeForCausalLM": {},
+        "PersimmonForCausalLM": {}, "Starcoder2ForCausalLM": {}, "FalconMambaForCausalLM": {},
+        "EsmForMaskedLM": {"position_embedding_type": "rotary"},
+        "XLMRobertaXLForSequenceClassification": POSITIONS},
     "pairs of texts": {
         "BartForConditionalGeneration": {}, "MarianMTModel": {},
         "MBartForConditionalGeneration": {},
         "PegasusForConditionalGeneration": {},
         "M2M100ForConditionalGeneration": {},
-        "T5ForConditionalGeneration": {}, "MT5ForConditionalGeneration": {}},
+        "T5ForConditionalGeneration": {}, "MT5ForConditionalGeneration": {},
+        "BlenderbotForConditionalGeneration": {},
+        "UMT5ForConditionalGeneration": {},
+        "LEDForConditionalGeneration": {"attention_window": 4},
+        "ProphetNetForConditionalGeneration": {},
+        "NllbMoeForConditionalGeneration": {},
+        "PLBartForConditionalGeneration": {},
+        "FSMTForConditionalGeneration": {"tgt_vocab_size": VOCABULARY,
+                                         "src_vocab_size": VOCABULARY}},
     "images": {
         "ViTForImageClassification": {}, "DeiTForImageClassification": {},
         "BeitForImageClassification": {}, "Dinov2ForImageClassification": {},
@@ -114,10 +148,61 @@ TRANSFORMERS = {
         "PoolFormerForImageClassification": {**STAGES, "patch_size": 7},
         "RegNetForImageClassification": {**STAGES, "embedding_size": 8,
                                          "groups_width": 8},
-        "ResNetForImageClassification": {**STAGES, "embedding_size": 8}},
+        "ResNetForImageClassification": {**STAGES, "embedding_size": 8},
+        "LevitForImageClassification": {
+            "image_size": SIDE, "hidden_sizes": [16, 24, 32],
+            "num_attention_heads": [2, 3, 4], "depths": [1, 1, 1],
+            "key_dim": [8, 8, 8], "drop_path_rate": 0},
+        "MobileNetV1ForImageClassification": {"depth_multiplier": 0.25},
+        "MobileNetV2ForImageClassification": {"depth_multiplier": 0.35},
+        "BitForImageClassification": {**STAGES, "embedding_size": 8,
+                                      "num_groups": 4},
+        "FocalNetForImageClassification": {
+            "patch_size": 4, "embed_dim": 8, "depths": [1, 1, 1, 1]},
+        "PvtForImageClassification": {
+            "depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 24, 32],
+            "num_attention_heads": [1, 2, 3, 4], "patch_sizes": [4, 2, 2, 2]},
+        "PvtV2ForImageClassification": {
+            **STAGES, "num_attention_heads": [1, 2, 3, 4]},
+        "HieraForImageClassification": {
+            "patch_size": [7, 7], "embed_dim": 8, "depths": [1, 1, 1, 1],
+            "num_heads": [1, 2, 2, 2], "masked_unit_size": [8, 8],
+            "image_size": [SIDE, SIDE]},
+        "DPTForSemanticSegmentation": {
+            "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3],
+            "neck_hidden_sizes": [8, 8, 8, 8], "fusion_hidden_size": 8},
+        "EfficientNetForImageClassification": {"hidden_dim": 1280},
+        "SwiftFormerForImageClassification": {
+            "depths": [1, 1, 1, 1], "embed_dims": [8, 16, 24, 32]},
+        "YolosForObjectDetection": {"image_size": [SIDE, SIDE],
+                                    "num_detection_tokens": 4},
+        "ViTMSNForImageClassification": {},
+        "IJepaForImageClassification": {}, "TextNetForImageClassification": {},
+        "GLPNForDepthEstimation": {
+            **STAGES, "num_attention_heads": [1, 2, 2, 4],
+            "decoder_hidden_size": 8},
+        "Swin2SRForImageSuperResolution": {
+            "patch_size": 1, "embed_dim": 16, "depths": [2, 2],
+            "num_heads": [2, 4], "window_size": 4},},
     "sounds": {
         "Wav2Vec2ForCTC": SOUND, "HubertForCTC": SOUND, "WavLMForCTC": SOUND,
-        "Data2VecAudioForCTC": SOUND}}
+        "Data2VecAudioForCTC": SOUND, "UniSpeechForCTC": SOUND,
+        "UniSpeechSatForCTC": SOUND, "SEWForCTC": SOUND,
+        "SEWDForCTC": SOUND, "Wav2Vec2ConformerForCTC": SOUND},
+    "texts with images": {
+        "CLIPModel": {"text_config": SETTINGS, "vision_config": SETTINGS},
+        "SiglipModel": {"text_config": SETTINGS, "vision_config": SETTINGS},
+        "BlipForConditionalGeneration": {"text_config": SETTINGS,
+                                         "vision_config": SETTINGS},
+        "LlavaForConditionalGeneration": {
+            "text_config": {**SETTINGS, "model_type": "llama"},
+            "vision_config": {**SETTINGS, "model_type": "clip_vision_model"},
+            "image_token_id": VOCABULARY - 1},
+        "PaliGemmaForConditionalGeneration": {
+            "text_config": {**SETTINGS, "model_type": "gemma"},
+            "vision_config": {**SETTINGS, "model_type": "siglip_vision_model"},
+            "image_token_id": VOCABULARY - 1, "projection_dim": 32},
+        "ViltForQuestionAnswering": {}}}
 
 TIMM = """
 eca_botnext26ts_256 test_byobnet cait_xxs24_224 coat_tiny convit_tiny
@@ -175,6 +260,10 @@ INPUTS = {
     "pairs of texts": lambda: {"input_ids": tokens(),
                                "decoder_input_ids": tokens()[:, :12]},
     "images": lambda: {"pixel_values": torch.randn(BATCH, 3, SIDE, SIDE)},
+    "texts with images": lambda: {
+        "input_ids": torch.cat([torch.full((BATCH, 16), VOCABULARY - 1),
+                                tokens() % (VOCABULARY - 1)], 1),
+        "pixel_values": torch.randn(BATCH, 3, SIDE, SIDE)},
     "sounds": lambda: {"input_values": torch.randn(2, 800)}}
 
 
