@@ -99,7 +99,7 @@ TRANSFORMERS = {
         "FunnelForSequenceClassification": {"block_sizes": [1, 1]},
         "NystromformerForSequenceClassification": {
             "num_landmarks": 4, "segment_means_seq_len": 16},
-        "RoFormerForSequenceClassification": {}, 
+        "RoFormerForSequenceClassification": {},
         "LayoutLMForSequenceClassification": {},
         "XLMForSequenceClassification": {"emb_dim": 32},
         "MegatronBertForSequenceClassification": {},
@@ -107,11 +107,12 @@ TRANSFORMERS = {
         "PerceiverForSequenceClassification": {"d_latents": 32,
                                                "num_latents": 8},
         "IBertForSequenceClassification": {}, "SmolLM3ForCausalLM": {},
-        "JambaForCausalLM": {},
-        "Lfm2ForCausalLM": {}, "Qwen3NextForCausalLM": {},
-        "RecurrentGemmaForCausalLM": {}, "NemotronForCausalLM": {},
+        "JambaForCausalLM": {}, "Lfm2ForCausalLM": {},
+        "Qwen3NextForCausalLM": {}, "RecurrentGemmaForCausalLM": {},
+        "NemotronForCausalLM": {},
         "OlmoeForCausalLM": {}, "PhimoeForCausalLM": {},
-        "PersimmonForCausalLM": {}, "Starcoder2ForCausalLM": {}, "FalconMambaForCausalLM": {},
+        "PersimmonForCausalLM": {}, "Starcoder2ForCausalLM": {},
+        "FalconMambaForCausalLM": {},
         "EsmForMaskedLM": {"position_embedding_type": "rotary"},
         "XLMRobertaXLForSequenceClassification": POSITIONS},
     "pairs of texts": {
@@ -183,7 +184,7 @@ TRANSFORMERS = {
             "decoder_hidden_size": 8},
         "Swin2SRForImageSuperResolution": {
             "patch_size": 1, "embed_dim": 16, "depths": [2, 2],
-            "num_heads": [2, 4], "window_size": 4},},
+            "num_heads": [2, 4], "window_size": 4}},
     "sounds": {
         "Wav2Vec2ForCTC": SOUND, "HubertForCTC": SOUND, "WavLMForCTC": SOUND,
         "Data2VecAudioForCTC": SOUND, "UniSpeechForCTC": SOUND,
@@ -307,7 +308,11 @@ def compare(args, name, seed, folder):
     except Exception as error:  # PyTorch may raise anything
         return f"PyTorch cannot export it: {type(error).__name__}"
     weights = {key: p.detach() for key, p in model.named_parameters()}
-    shape = copy.deepcopy(model)(*inputs.values()).shape
+    own = copy.deepcopy(model)(*inputs.values()).detach()
+    exported = program.module()(*inputs.values()).detach()
+    if (exported - own).norm() > SMALL * own.norm():
+        return "PyTorch's exported program gives another result"
+    shape = own.shape
     cotangent = torch.randn(shape) / BATCH
     safetensors.torch.save_file(
         {key: value.contiguous().clone() for key, value in {
