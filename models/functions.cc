@@ -3,6 +3,8 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
+#include <numbers>
+#include <utility>
 #include <vector>
 
 #include "models/layers.h"
@@ -11,6 +13,7 @@ namespace fusor::models {
 
 using ir::Builder;
 using ir::DType;
+using ir::Shape;
 using ir::Value;
 
 Value* InWideFloats(Builder& b, Value* (*function)(Builder&, Value*),
@@ -228,6 +231,80 @@ Ranked Leading(Builder& b, Value* x, int64_t dim, int64_t count, bool largest) {
   Value* index = b.Iota(DType::kI64, pair, dim + 1);
   index = b.ReduceSum(b.Select(hit, index, b.ScalarLike(index, 0)), {dim + 1});
   return {b.TakeAlong(x, index, dim), index};
+}
+
+namespace {
+
+// cos and sin of 2 pi i k / n, [rows, columns].
+struct Waves {
+  Value* cosine;
+  Value* sine;
+};
+Waves WavesOf(Builder& b, DType dtype, int64_t rows, int64_t columns,
+              int64_t n) {
+  const Shape shape{rows, columns};
+  // Multiples of n are whole turns. Without them the angle is exact.
+  Value* step = b.Remainder(
+      b.Times(b.Iota(DType::kI64, shape, 0), b.Iota(DType::kI64, shape, 1)),
+      static_cast<double>(n));
+  const DType wide = ir::DTypeSize(dtype) < 4 ? DType::kF32 : dtype;
+  Value* angle = b.Times(b.Cast(step, wide),
+                         2 * std::numbers::pi / static_cast<double>(n));
+  return {b.Cast(b.Cos(angle), dtype), b.Cast(b.Sin(angle), dtype)};
+}
+
+// Multiplies a dimension of x [.., n, ..] by a matrix [n, k].
+Value* Multiplied(Builder& b, Value* x, int64_t dim, Value* matrix) {
+  std::vector<int64_t> order(static_cast<size_t>(RankOf(x)));
+  for (int64_t d = 0; d < RankOf(x); ++d) order[static_cast<size_t>(d)] = d;
+  std::swap(order[static_cast<size_t>(dim)], order.back());
+  return b.Transpose(b.Matmul(b.Transpose(x, order), matrix), order);
+}
+
+}  // namespace
+
+Value* Resized(Builder& b, Value* x, int64_t dim, int64_t extent) {
+  const auto at = static_cast<size_t>(dim);
+  const std::vector<int64_t> zeros(ShapeOf(x).size(), 0);
+  if (ShapeOf(x)[at] > extent) {
+    Shape limit = ShapeOf(x);
+    limit[at] = extent;
+    return b.Slice(x, zeros, limit);
+  }
+  std::vector<int64_t> high = zeros;
+  high[at] = extent - ShapeOf(x)[at];
+  return high[at] == 0 ? x : b.Pad(x, zeros, high, zeros, 0);
+}
+
+Complex FourierTransform(Builder& b, const Complex& x, int64_t dim,
+                         int64_t count, bool inverse) {
+  const int64_t n = ShapeOf(x.re)[static_cast<size_t>(dim)];
+  const Waves waves = WavesOf(b, x.re->type().dtype, n, count, n);
+  const auto times = [&](Value* part, Value* wave) {
+    return Multiplied(b, part, dim, wave);
+  };
+  Value* re = times(x.re, waves.cosine);
+  Value* im = times(x.re, waves.sine);
+  if (!inverse) im = b.Neg(im);
+  if (x.im != nullptr) {
+    Value* crossed = times(x.im, waves.sine);
+    re = inverse ? b.Minus(re, crossed) : b.Plus(re, crossed);
+    im = b.Plus(im, times(x.im, waves.cosine));
+  }
+  return {re, im};
+}
+
+Value* RealFourierInverse(Builder& b, const Complex& x, int64_t dim,
+                          int64_t n) {
+  const int64_t count = n / 2 + 1;
+  const DType dtype = x.re->type().dtype;
+  const Waves waves = WavesOf(b, dtype, count, n, n);
+  std::vector<double> twice(static_cast<size_t>(count), 2);
+  twice[0] = 1;
+  if (n % 2 == 0) twice.back() = 1;
+  Value* weight = b.Constant(dtype, {count, 1}, std::move(twice));
+  return b.Minus(Multiplied(b, x.re, dim, b.Times(waves.cosine, weight)),
+                 Multiplied(b, x.im, dim, b.Times(waves.sine, weight)));
 }
 
 }  // namespace fusor::models

@@ -59,4 +59,25 @@ inline constexpr int64_t kMostRanked = 1 << 14;
 Ranked Leading(ir::Builder& b, ir::Value* x, int64_t dim, int64_t count,
                bool largest);
 
+// Truncates a dimension of x or pads it with zeros. Any number.
+ir::Value* Resized(ir::Builder& b, ir::Value* x, int64_t dim, int64_t extent);
+
+// The parts of complex numbers, of the same type. `im` may be null: zero.
+struct Complex {
+  ir::Value* re;
+  ir::Value* im;
+};
+// Fourier transforms of one dimension, as products with matrices of cosines and
+// sines. Those have the square of its extent, which callers limit. Nothing is
+// divided by the extent.
+inline constexpr int64_t kMostFourierPoints = 4096;
+// Sums x[i] exp(-2 pi i k / n) over a dimension of n elements, for the first
+// `count` k; if `inverse`, with a positive sign. The result has both parts.
+Complex FourierTransform(ir::Builder& b, const Complex& x, int64_t dim,
+                         int64_t count, bool inverse);
+// The inverse transform to n real numbers. x, with both parts, has the first
+// n/2 + 1 terms: the others are their conjugates.
+ir::Value* RealFourierInverse(ir::Builder& b, const Complex& x, int64_t dim,
+                              int64_t n);
+
 }  // namespace fusor::models

@@ -4,7 +4,6 @@
 // imaginary part, as view_as_real returns it.
 
 #include <cmath>
-#include <numbers>
 #include <string>
 
 #include "models/functions.h"
@@ -21,17 +20,12 @@ namespace {
 
 using Values = std::vector<Value*>;
 
-struct Complex {
-  Value* re;
-  Value* im;  // null: zero
-};
-
 Value* Zeros(Builder& b, const Value* like) {
   return b.Zeros({like->type().dtype, ShapeOf(like), {}});
 }
 
 // `im` may be null.
-Value* Joined(Builder& b, Value* re, Value* im) {
+Value* Pairs(Builder& b, Value* re, Value* im) {
   if (im == nullptr) im = Zeros(b, re);
   Shape shape = ShapeOf(re);
   shape.push_back(1);
@@ -69,7 +63,7 @@ Values Built(AtenCall& call, std::vector<AtenPart> parts) {
 Values JoinedAll(Builder& b, const Values& re, const Values& im) {
   Values results;
   for (size_t i = 0; i < re.size(); ++i) {
-    results.push_back(Joined(b, re[i], im[i]));
+    results.push_back(Pairs(b, re[i], im[i]));
   }
   return results;
 }
@@ -82,7 +76,7 @@ Values PartByPart(AtenCall& call) {
 
 // Applies an operator of real numbers that is linear in its first and in its
 // second tensor.
-Values Product(AtenCall& call) {
+Values ProductOfParts(AtenCall& call) {
   Builder& b = call.b();
   const std::vector<bool> is_complex = call.ComplexTensors();
   if (is_complex.size() == 1) return PartByPart(call);
@@ -100,20 +94,21 @@ Values Product(AtenCall& call) {
     return Built(call, {first, second})[0];
   };
   constexpr AtenPart kRe = AtenPart::kReal, kIm = AtenPart::kImaginary;
-  return {Joined(b, b.Minus(product(kRe, kRe), product(kIm, kIm)),
-                 b.Plus(product(kRe, kIm), product(kIm, kRe)))};
+  return {Pairs(b, b.Minus(product(kRe, kRe), product(kIm, kIm)),
+                b.Plus(product(kRe, kIm), product(kIm, kRe)))};
 }
 
 // Adds or subtracts a tensor, or a number, which is real.
-Values Sum(AtenCall& call) {
+Values SumOfParts(AtenCall& call) {
   if (call.IsTensor("other")) return PartByPart(call);
   Value* re = Built(call, {AtenPart::kReal})[0];
-  return {Joined(call.b(), re, Read(call, "self").im)};
+  return {Pairs(call.b(), re, Read(call, "self").im)};
 }
 
-Values Quotient(AtenCall& call) {
+Values QuotientOfParts(AtenCall& call) {
   Builder& b = call.b();
-  if (!call.IsTensor("other") || !call.IsComplex("other")) return Product(call);
+  if (!call.IsTensor("other") || !call.IsComplex("other"))
+    return ProductOfParts(call);
   // Multiplies by the conjugate over the square of the absolute value.
   Complex x = Read(call, "self");
   const Complex y = Read(call, "other");
@@ -121,25 +116,25 @@ Values Quotient(AtenCall& call) {
   Value* square = b.Plus(b.Times(y.re, y.re), b.Times(y.im, y.im));
   Value* re = b.Plus(b.Times(x.re, y.re), b.Times(x.im, y.im));
   Value* im = b.Minus(b.Times(x.im, y.re), b.Times(x.re, y.im));
-  return {Joined(b, b.Divide(re, square), b.Divide(im, square))};
+  return {Pairs(b, b.Divide(re, square), b.Divide(im, square))};
 }
 
 // --- Parts -------------------------------------------------------------------
 
 // For view_as_real, view_as_complex and copies.
 template <const char* argument>
-Values Same(AtenCall& call) {
+Values SamePairs(AtenCall& call) {
   return {call.Tensor(argument)};
 }
 constexpr char kSelf[] = "self";
 
-Values Convert(AtenCall& call) {
+Values ToComplex(AtenCall& call) {
   for (const char* ignored : {"dtype", "copy", "non_blocking"}) {
     call.Has(ignored);
   }
   const Complex x = Read(call, "self");
   return {
-      Joined(call.b(), x.re, x.im == nullptr ? Zeros(call.b(), x.re) : x.im)};
+      Pairs(call.b(), x.re, x.im == nullptr ? Zeros(call.b(), x.re) : x.im)};
 }
 
 // Of real numbers, too.
@@ -147,9 +142,9 @@ Values RealPart(AtenCall& call) { return {Read(call, "self").re}; }
 Values ImaginaryPart(AtenCall& call) { return {ReadComplex(call, "self").im}; }
 
 Values Conjugate(AtenCall& call) {
-  if (!call.IsComplex("self")) return Same<kSelf>(call);
+  if (!call.IsComplex("self")) return SamePairs<kSelf>(call);
   const Complex x = Read(call, "self");
-  return {Joined(call.b(), x.re, call.b().Neg(x.im))};
+  return {Pairs(call.b(), x.re, call.b().Neg(x.im))};
 }
 
 Values FromParts(AtenCall& call) {
@@ -157,7 +152,7 @@ Values FromParts(AtenCall& call) {
   Value* re = Read(call, "real").re;
   Value* im = Read(call, "imag").re;
   const Shape shape = ShapeOf(b.Plus(re, im));
-  return {Joined(b, b.BroadcastTo(re, shape), b.BroadcastTo(im, shape))};
+  return {Pairs(b, b.BroadcastTo(re, shape), b.BroadcastTo(im, shape))};
 }
 
 Values FromPolar(AtenCall& call) {
@@ -165,12 +160,12 @@ Values FromPolar(AtenCall& call) {
   Value* radius = Read(call, "abs").re;
   Value* angle = Read(call, "angle").re;
   return {
-      Joined(b, b.Times(radius, b.Cos(angle)), b.Times(radius, b.Sin(angle)))};
+      Pairs(b, b.Times(radius, b.Cos(angle)), b.Times(radius, b.Sin(angle)))};
 }
 
 Values AbsoluteValue(AtenCall& call) {
   const Complex x = ReadComplex(call, "self");
-  Value* pairs = Joined(call.b(), x.re, x.im);
+  Value* pairs = Pairs(call.b(), x.re, x.im);
   return {NormOf(call.b(), pairs, 2, {RankOf(pairs) - 1}, /*keep=*/false)};
 }
 
@@ -180,95 +175,19 @@ Values Angle(AtenCall& call) {
   return {ArcTangent2(call.b(), im, x.re)};
 }
 
-Values Exponential(AtenCall& call) {
+Values ComplexExponential(AtenCall& call) {
   Builder& b = call.b();
   const Complex x = ReadComplex(call, "self");
   Value* radius = b.Exp(x.re);
-  return {
-      Joined(b, b.Times(radius, b.Cos(x.im)), b.Times(radius, b.Sin(x.im)))};
+  return {Pairs(b, b.Times(radius, b.Cos(x.im)), b.Times(radius, b.Sin(x.im)))};
 }
 
 // --- Fourier transforms ------------------------------------------------------
 
-// The matrices of a transform are computed in each step: 2 n^2 elements.
-constexpr int64_t kMostPoints = 4096;
-
-// cos and sin of 2 pi i k / n, [rows, columns].
-struct Waves {
-  Value* cosine;
-  Value* sine;
-};
-Waves WavesOf(Builder& b, DType dtype, int64_t rows, int64_t columns,
-              int64_t n) {
-  const Shape shape{rows, columns};
-  // Multiples of n are whole turns. Without them the angle is exact.
-  Value* step = b.Remainder(
-      b.Times(b.Iota(DType::kI64, shape, 0), b.Iota(DType::kI64, shape, 1)),
-      static_cast<double>(n));
-  Value* angle = b.Times(b.Cast(step, dtype),
-                         2 * std::numbers::pi / static_cast<double>(n));
-  return {b.Cos(angle), b.Sin(angle)};
-}
-
-// Multiplies a dimension of x [.., n, ..] by a matrix [n, k].
-Value* Multiplied(Builder& b, Value* x, int64_t dim, Value* matrix) {
-  std::vector<int64_t> order(static_cast<size_t>(RankOf(x)));
-  for (int64_t d = 0; d < RankOf(x); ++d) order[static_cast<size_t>(d)] = d;
-  std::swap(order[static_cast<size_t>(dim)], order.back());
-  return b.Transpose(b.Matmul(b.Transpose(x, order), matrix), order);
-}
-
-// Truncates a dimension of x or pads it with zeros.
-Value* Fitted(Builder& b, Value* x, int64_t dim, int64_t extent) {
-  const auto at = static_cast<size_t>(dim);
-  const std::vector<int64_t> zeros(ShapeOf(x).size(), 0);
-  if (ShapeOf(x)[at] > extent) {
-    Shape limit = ShapeOf(x);
-    limit[at] = extent;
-    return b.Slice(x, zeros, limit);
-  }
-  std::vector<int64_t> high = zeros;
-  high[at] = extent - ShapeOf(x)[at];
-  return high[at] == 0 ? x : b.Pad(x, zeros, high, zeros, 0);
-}
-
-Complex FittedParts(Builder& b, const Complex& x, int64_t dim, int64_t extent) {
-  return {Fitted(b, x.re, dim, extent),
-          x.im == nullptr ? nullptr : Fitted(b, x.im, dim, extent)};
-}
-
-// Sums x[i] exp(-2 pi i k / n) over a dimension of n elements, for the first
-// `count` k; if `inverse`, with a positive sign.
-Complex Transformed(Builder& b, const Complex& x, int64_t dim, int64_t count,
-                    bool inverse) {
-  const int64_t n = ShapeOf(x.re)[static_cast<size_t>(dim)];
-  const Waves waves = WavesOf(b, x.re->type().dtype, n, count, n);
-  const auto times = [&](Value* part, Value* wave) {
-    return Multiplied(b, part, dim, wave);
-  };
-  Value* re = times(x.re, waves.cosine);
-  Value* im = times(x.re, waves.sine);
-  if (!inverse) im = b.Neg(im);
-  if (x.im != nullptr) {
-    Value* crossed = times(x.im, waves.sine);
-    re = inverse ? b.Minus(re, crossed) : b.Plus(re, crossed);
-    im = b.Plus(im, times(x.im, waves.cosine));
-  }
-  return {re, im};
-}
-
-// The inverse transform to n real numbers, from the first n/2 + 1 terms: the
-// others are their conjugates.
-Value* RealInverse(Builder& b, const Complex& x, int64_t dim, int64_t n) {
-  const int64_t count = n / 2 + 1;
-  const DType dtype = x.re->type().dtype;
-  const Waves waves = WavesOf(b, dtype, count, n, n);
-  std::vector<double> twice(static_cast<size_t>(count), 2);
-  twice[0] = 1;
-  if (n % 2 == 0) twice.back() = 1;
-  Value* weight = b.Constant(dtype, {count, 1}, std::move(twice));
-  return b.Minus(Multiplied(b, x.re, dim, b.Times(waves.cosine, weight)),
-                 Multiplied(b, x.im, dim, b.Times(waves.sine, weight)));
+Complex ResizedParts(Builder& b, const Complex& x, int64_t dim,
+                     int64_t extent) {
+  return {Resized(b, x.re, dim, extent),
+          x.im == nullptr ? nullptr : Resized(b, x.im, dim, extent)};
 }
 
 enum class Fourier { kComplex, kToHalf, kFromHalf };
@@ -308,9 +227,9 @@ FourierExtents FourierExtentsOf(AtenCall& call, const Complex& x,
       extent = 2 * (extent - 1);
     }
     if (!given.empty() && given[i] >= 0) extent = given[i];
-    if (extent < 1 || extent > kMostPoints) {
-      call.Throw(
-          fmt::format("{} points: expected 1 to {}", extent, kMostPoints));
+    if (extent < 1 || extent > kMostFourierPoints) {
+      call.Throw(fmt::format("{} points: expected 1 to {}", extent,
+                             kMostFourierPoints));
     }
     found.extents.push_back(extent);
   }
@@ -329,7 +248,7 @@ double Divisor(AtenCall& call, bool inverse, double points) {
 }
 
 template <int kDims, Fourier kind, bool inverse>
-Values Transform(AtenCall& call) {
+Values FourierOf(AtenCall& call) {
   Builder& b = call.b();
   Complex x = Read(call, "self");
   const auto [dims, extents] = FourierExtentsOf<kDims>(call, x, kind);
@@ -344,14 +263,14 @@ Values Transform(AtenCall& call) {
     const bool real = kind != Fourier::kComplex && at == last;
     const int64_t n = extents[at];
     if (real && kind == Fourier::kFromHalf) {
-      x = FittedParts(b, x, dims[at], n / 2 + 1);
+      x = ResizedParts(b, x, dims[at], n / 2 + 1);
       if (x.im == nullptr) x.im = Zeros(b, x.re);
-      return {b.Times(RealInverse(b, x, dims[at], n), factor)};
+      return {b.Times(RealFourierInverse(b, x, dims[at], n), factor)};
     }
-    x = Transformed(b, FittedParts(b, x, dims[at], n), dims[at],
-                    real ? n / 2 + 1 : n, inverse);
+    x = FourierTransform(b, ResizedParts(b, x, dims[at], n), dims[at],
+                         real ? n / 2 + 1 : n, inverse);
   }
-  return {Joined(b, b.Times(x.re, factor), b.Times(x.im, factor))};
+  return {Pairs(b, b.Times(x.re, factor), b.Times(x.im, factor))};
 }
 
 // Transforms windows of a signal [L] or [B, L] -> [.., frequencies, windows].
@@ -362,7 +281,7 @@ Values ShortTransforms(AtenCall& call) {
   const int64_t hop = call.Int("hop_length", n / 4);
   const int64_t width = call.Int("win_length", n);
   const int64_t length = RankOf(x.re) == 0 ? 0 : ShapeOf(x.re).back();
-  if (n < 1 || n > kMostPoints || hop < 1 || width < 1 || width > n ||
+  if (n < 1 || n > kMostFourierPoints || hop < 1 || width < 1 || width > n ||
       length < n) {
     call.Throw(fmt::format("windows of {} in {} points, {} apart, of {}", width,
                            n, hop, ToString(x.re->type())));
@@ -391,55 +310,55 @@ Values ShortTransforms(AtenCall& call) {
                            : b.Times(b.Take(part, index, dim), window);
   };
   const bool half = call.Bool("onesided", x.im == nullptr);
-  Complex y = Transformed(b, {windows(x.re), windows(x.im)}, dim,
-                          half ? n / 2 + 1 : n, /*inverse=*/false);
+  Complex y = FourierTransform(b, {windows(x.re), windows(x.im)}, dim,
+                               half ? n / 2 + 1 : n, /*inverse=*/false);
   const double factor = call.Bool("normalized", false)
                             ? 1 / std::sqrt(static_cast<double>(n))
                             : 1;
-  return {Joined(b, b.Times(y.re, factor), b.Times(y.im, factor))};
+  return {Pairs(b, b.Times(y.re, factor), b.Times(y.im, factor))};
 }
 
 constexpr AtenOp kOps[] = {
     {"_conj.default", Conjugate},
-    {"_to_copy.default", Convert},
+    {"_to_copy.default", ToComplex},
     {"abs.default", AbsoluteValue},
-    {"add.Tensor", Sum},
+    {"add.Tensor", SumOfParts},
     {"angle.default", Angle},
-    {"bmm.default", Product},
+    {"bmm.default", ProductOfParts},
     {"cat.default", PartByPart},
     {"chunk.default", PartByPart},
-    {"clone.default", Same<kSelf>},
+    {"clone.default", SamePairs<kSelf>},
     {"complex.default", FromParts},
     {"conj.default", Conjugate},
     {"conj_physical.default", Conjugate},
-    {"contiguous.default", Same<kSelf>},
+    {"contiguous.default", SamePairs<kSelf>},
     {"detach.default", PartByPart},
-    {"div.Tensor", Quotient},
-    {"einsum.default", Product},
-    {"exp.default", Exponential},
+    {"div.Tensor", QuotientOfParts},
+    {"einsum.default", ProductOfParts},
+    {"exp.default", ComplexExponential},
     {"expand.default", PartByPart},
-    {"fft_fft2.default", Transform<2, Fourier::kComplex, false>},
-    {"fft_fft.default", Transform<1, Fourier::kComplex, false>},
-    {"fft_fftn.default", Transform<0, Fourier::kComplex, false>},
-    {"fft_ifft2.default", Transform<2, Fourier::kComplex, true>},
-    {"fft_ifft.default", Transform<1, Fourier::kComplex, true>},
-    {"fft_ifftn.default", Transform<0, Fourier::kComplex, true>},
-    {"fft_irfft2.default", Transform<2, Fourier::kFromHalf, true>},
-    {"fft_irfft.default", Transform<1, Fourier::kFromHalf, true>},
-    {"fft_irfftn.default", Transform<0, Fourier::kFromHalf, true>},
-    {"fft_rfft2.default", Transform<2, Fourier::kToHalf, false>},
-    {"fft_rfft.default", Transform<1, Fourier::kToHalf, false>},
-    {"fft_rfftn.default", Transform<0, Fourier::kToHalf, false>},
+    {"fft_fft2.default", FourierOf<2, Fourier::kComplex, false>},
+    {"fft_fft.default", FourierOf<1, Fourier::kComplex, false>},
+    {"fft_fftn.default", FourierOf<0, Fourier::kComplex, false>},
+    {"fft_ifft2.default", FourierOf<2, Fourier::kComplex, true>},
+    {"fft_ifft.default", FourierOf<1, Fourier::kComplex, true>},
+    {"fft_ifftn.default", FourierOf<0, Fourier::kComplex, true>},
+    {"fft_irfft2.default", FourierOf<2, Fourier::kFromHalf, true>},
+    {"fft_irfft.default", FourierOf<1, Fourier::kFromHalf, true>},
+    {"fft_irfftn.default", FourierOf<0, Fourier::kFromHalf, true>},
+    {"fft_rfft2.default", FourierOf<2, Fourier::kToHalf, false>},
+    {"fft_rfft.default", FourierOf<1, Fourier::kToHalf, false>},
+    {"fft_rfftn.default", FourierOf<0, Fourier::kToHalf, false>},
     {"flatten.using_ints", PartByPart},
     {"imag.default", ImaginaryPart},
     {"index_select.default", PartByPart},
-    {"matmul.default", Product},
+    {"matmul.default", ProductOfParts},
     {"mean.default", PartByPart},
     {"mean.dim", PartByPart},
-    {"mm.default", Product},
+    {"mm.default", ProductOfParts},
     {"movedim.int", PartByPart},
     {"mT.default", PartByPart},
-    {"mul.Tensor", Product},
+    {"mul.Tensor", ProductOfParts},
     {"neg.default", PartByPart},
     {"numpy_T.default", PartByPart},
     {"permute.default", PartByPart},
@@ -447,7 +366,7 @@ constexpr AtenOp kOps[] = {
     {"real.default", RealPart},
     {"repeat.default", PartByPart},
     {"reshape.default", PartByPart},
-    {"resolve_conj.default", Same<kSelf>},
+    {"resolve_conj.default", SamePairs<kSelf>},
     {"roll.default", PartByPart},
     {"select.int", PartByPart},
     {"slice.Tensor", PartByPart},
@@ -456,18 +375,18 @@ constexpr AtenOp kOps[] = {
     {"squeeze.dim", PartByPart},
     {"stack.default", PartByPart},
     {"stft.default", ShortTransforms},
-    {"sub.Tensor", Sum},
+    {"sub.Tensor", SumOfParts},
     {"sum.default", PartByPart},
     {"sum.dim_IntList", PartByPart},
     {"t.default", PartByPart},
-    {"to.dtype", Convert},
+    {"to.dtype", ToComplex},
     {"transpose.int", PartByPart},
     {"unbind.int", PartByPart},
     {"unflatten.int", PartByPart},
     {"unsqueeze.default", PartByPart},
     {"view.default", PartByPart},
-    {"view_as_complex.default", Same<kSelf>},
-    {"view_as_real.default", Same<kSelf>}};
+    {"view_as_complex.default", SamePairs<kSelf>},
+    {"view_as_real.default", SamePairs<kSelf>}};
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "models/functions.h"
 #include "models/onnx/onnx_ops.h"
 
 namespace fusor::models {
@@ -18,7 +19,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// The largest transform matrix or window, in elements.
+// The largest window, and the elements of all frames.
 constexpr int64_t kMostElements = 1 << 22;
 
 // x [..,1 or 2] with real and imaginary parts; transforms `axis`, which is cut
@@ -28,85 +29,40 @@ struct Transform {
   bool inverse, onesided;
 };
 
-// Cuts or pads an axis.
-Value* Fitted(OnnxCall& call, Value* x, int64_t axis, int64_t extent) {
-  const int64_t own = ShapeOf(x)[static_cast<size_t>(axis)];
-  if (own >= extent) return Strided(call, x, axis, 0, extent, 1);
-  const Ints zeros(ShapeOf(x).size(), 0);
-  Ints high = zeros;
-  high[static_cast<size_t>(axis)] = extent - own;
-  return call.b().Pad(x, zeros, high, zeros, 0);
-}
-
-// Returns a matrix [rows,columns] of the cosine or sine of 2 pi row column /
-// length. `doubled`: doubles the rows that represent two frequencies of a
-// one-sided spectrum.
-Value* Wave(OnnxCall& call, DType dtype, int64_t rows, int64_t columns,
-            int64_t length, bool sine, bool doubled) {
-  if (rows * columns > kMostElements) {
-    call.Throw(
-        fmt::format("a transform of {} to {} elements: expected a "
-                    "matrix of at most {}",
-                    rows, columns, kMostElements));
-  }
-  std::vector<double> values;
-  for (int64_t r = 0; r < rows; ++r) {
-    const bool twice = doubled && r > 0 && 2 * r != length;
-    for (int64_t c = 0; c < columns; ++c) {
-      // The remainder keeps the angle exact.
-      const double angle = 2 * M_PI * static_cast<double>(r * c % length) /
-                           static_cast<double>(length);
-      const double wave = sine ? std::sin(angle) : std::cos(angle);
-      values.push_back(twice ? 2 * wave : wave);
-    }
-  }
-  return call.b().Constant(dtype, {rows, columns}, std::move(values));
-}
-
 Value* Transformed(OnnxCall& call, Value* x, const Transform& t) {
   Builder& b = call.b();
   const int64_t rank = RankOf(x);
   const int64_t parts = ShapeOf(x).back();
-  constexpr int64_t kMost = 1 << 20;
   if ((parts != 1 && parts != 2) || t.axis == rank - 1 || t.length < 1 ||
-      t.length > kMost) {
-    call.Throw(fmt::format("{} elements of axis {} of {}: expected [..,1 or 2]",
-                           t.length, t.axis, ToString(x->type())));
+      t.length > kMostFourierPoints) {
+    call.Throw(fmt::format(
+        "{} elements of axis {} of {}: expected [..,1 or 2], transformed to "
+        "{} elements at most",
+        t.length, t.axis, ToString(x->type()), kMostFourierPoints));
   }
   const bool real_result = t.inverse && t.onesided;
   const int64_t half = t.length / 2 + 1;
-  const int64_t rows = real_result ? half : t.length;
-  const int64_t columns = t.onesided && !t.inverse ? half : t.length;
-  x = Fitted(call, x, t.axis, rows);
-  Ints order = AllAxes(rank - 1);
-  std::swap(order[static_cast<size_t>(t.axis)], order.back());
+  x = Resized(b, x, t.axis, real_result ? half : t.length);
   const auto part = [&](int64_t i) {
     Shape shape = ShapeOf(x);
     shape.pop_back();
-    return b.Transpose(b.Reshape(Strided(call, x, rank - 1, i, 1, 1), shape),
-                       order);
+    return b.Reshape(Strided(call, x, rank - 1, i, 1, 1), shape);
   };
-  const DType dtype = x->type().dtype;
-  Value* cosine =
-      Wave(call, dtype, rows, columns, t.length, false, real_result);
-  Value* sine = Wave(call, dtype, rows, columns, t.length, true, real_result);
-  Value* real = b.Matmul(part(0), cosine);
-  Value* imaginary = b.Matmul(part(0), sine);
-  if (!t.inverse) imaginary = b.Neg(imaginary);
-  if (parts == 2) {
-    Value* turned = b.Matmul(part(1), sine);
-    real = t.inverse ? b.Minus(real, turned) : b.Plus(real, turned);
-    imaginary = b.Plus(imaginary, b.Matmul(part(1), cosine));
-  }
+  const Complex given{part(0), parts == 2 ? part(1) : nullptr};
   const auto placed = [&](Value* y) {
     if (t.inverse) y = b.Divide(y, static_cast<double>(t.length));
-    y = b.Transpose(y, order);
     Shape shape = ShapeOf(y);
     shape.push_back(1);
     return b.Reshape(y, shape);
   };
-  if (real_result) return placed(real);
-  return b.Concat({placed(real), placed(imaginary)}, rank - 1);
+  if (real_result) {
+    const Complex both{given.re,
+                       parts == 2 ? given.im : b.Zeros(given.re->type())};
+    return placed(RealFourierInverse(b, both, t.axis, t.length));
+  }
+  const Complex y = FourierTransform(
+      b, given, t.axis, t.onesided && !t.inverse ? half : t.length, t.inverse);
+  return b.Concat({placed(y.re), placed(y.im)}, rank - 1);
 }
 
 OnnxResults Dft(OnnxCall& call) {
