@@ -68,8 +68,8 @@ struct Complex {
   ir::Value* im;
 };
 // Fourier transforms of one dimension, as products with matrices of cosines and
-// sines. Those have the square of its extent, which callers limit. Nothing is
-// divided by the extent.
+// sines. Each run computes the matrices, whose size is the square of the
+// extent: callers limit it. Nothing is divided by the extent.
 inline constexpr int64_t kMostFourierPoints = 4096;
 // Sums x[i] exp(-2 pi i k / n) over a dimension of n elements, for the first
 // `count` k; if `inverse`, with a positive sign. The result has both parts.

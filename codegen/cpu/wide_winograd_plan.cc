@@ -82,9 +82,8 @@ int64_t ChannelParts(const WideWinogradPlan& plan, int64_t threads) {
 }
 
 // Returns whether a part loops over points first and then over its groups of
-// channels, instead of the other way round. It loads the transformed input once
-// from whatever cache holds it, but also the products, which one group's loop
-// keeps in the L2 cache.
+// channels, instead of the other way round. Then one point's input stays in a
+// cache for all groups, but the products of all groups are stored and loaded.
 bool AllGroupsTogether(const WideWinogradPlan& plan) {
   return plan.lanes == 16 && !HasFewTiles(plan);
 }

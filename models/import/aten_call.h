@@ -24,7 +24,8 @@ struct AtenContext {
   std::function<bool(const std::string&)> is_complex;
 };
 
-// What a complex tensor is read as. The imaginary part of a real one is zero.
+// Which part of a complex tensor to read. A real tensor is its own real part,
+// and has zeros as imaginary part.
 enum class AtenPart : uint8_t { kWhole, kReal, kImaginary };
 
 // Returns a part of x [.., 2].

@@ -79,7 +79,7 @@ Values PartByPart(AtenCall& call) {
 Values ProductOfParts(AtenCall& call) {
   Builder& b = call.b();
   const std::vector<bool> is_complex = call.ComplexTensors();
-  if (is_complex.size() == 1) return PartByPart(call);
+  if (is_complex.size() < 2) return PartByPart(call);
   if (is_complex.size() > 2) {
     call.Throw("complex numbers: expected two tensors at most");
   }
@@ -122,27 +122,27 @@ Values QuotientOfParts(AtenCall& call) {
 // --- Parts -------------------------------------------------------------------
 
 // For view_as_real, view_as_complex and copies.
-template <const char* argument>
-Values SamePairs(AtenCall& call) {
-  return {call.Tensor(argument)};
-}
-constexpr char kSelf[] = "self";
+Values SamePairs(AtenCall& call) { return {call.Tensor("self")}; }
 
-Values ToComplex(AtenCall& call) {
-  for (const char* ignored : {"dtype", "copy", "non_blocking"}) {
-    call.Has(ignored);
-  }
+// To or from complex numbers. A real dtype drops the imaginary part.
+Values ConvertComplex(AtenCall& call) {
+  Builder& b = call.b();
+  for (const char* ignored : {"copy", "non_blocking"}) call.Has(ignored);
   const Complex x = Read(call, "self");
-  return {
-      Pairs(call.b(), x.re, x.im == nullptr ? Zeros(call.b(), x.re) : x.im)};
+  Value* re = b.Cast(x.re, call.DType(x.re->type().dtype));
+  const bool is_complex =
+      call.Has("dtype") ? IsTorchComplex(call.Int("dtype")) : x.im != nullptr;
+  if (!is_complex) return {re};
+  Value* im = x.im == nullptr ? nullptr : b.Cast(x.im, re->type().dtype);
+  return {Pairs(b, re, im)};
 }
 
-// Of real numbers, too.
+// Accepts real numbers, too.
 Values RealPart(AtenCall& call) { return {Read(call, "self").re}; }
 Values ImaginaryPart(AtenCall& call) { return {ReadComplex(call, "self").im}; }
 
 Values Conjugate(AtenCall& call) {
-  if (!call.IsComplex("self")) return SamePairs<kSelf>(call);
+  if (!call.IsComplex("self")) return SamePairs(call);
   const Complex x = Read(call, "self");
   return {Pairs(call.b(), x.re, call.b().Neg(x.im))};
 }
@@ -164,8 +164,8 @@ Values FromPolar(AtenCall& call) {
 }
 
 Values AbsoluteValue(AtenCall& call) {
-  const Complex x = ReadComplex(call, "self");
-  Value* pairs = Pairs(call.b(), x.re, x.im);
+  if (!call.IsComplex("self")) call.Throw("expected complex numbers");
+  Value* pairs = call.Tensor("self");
   return {NormOf(call.b(), pairs, 2, {RankOf(pairs) - 1}, /*keep=*/false)};
 }
 
@@ -320,18 +320,18 @@ Values ShortTransforms(AtenCall& call) {
 
 constexpr AtenOp kOps[] = {
     {"_conj.default", Conjugate},
-    {"_to_copy.default", ToComplex},
+    {"_to_copy.default", ConvertComplex},
     {"abs.default", AbsoluteValue},
     {"add.Tensor", SumOfParts},
     {"angle.default", Angle},
     {"bmm.default", ProductOfParts},
     {"cat.default", PartByPart},
     {"chunk.default", PartByPart},
-    {"clone.default", SamePairs<kSelf>},
+    {"clone.default", SamePairs},
     {"complex.default", FromParts},
     {"conj.default", Conjugate},
     {"conj_physical.default", Conjugate},
-    {"contiguous.default", SamePairs<kSelf>},
+    {"contiguous.default", SamePairs},
     {"detach.default", PartByPart},
     {"div.Tensor", QuotientOfParts},
     {"einsum.default", ProductOfParts},
@@ -366,7 +366,7 @@ constexpr AtenOp kOps[] = {
     {"real.default", RealPart},
     {"repeat.default", PartByPart},
     {"reshape.default", PartByPart},
-    {"resolve_conj.default", SamePairs<kSelf>},
+    {"resolve_conj.default", SamePairs},
     {"roll.default", PartByPart},
     {"select.int", PartByPart},
     {"slice.Tensor", PartByPart},
@@ -379,14 +379,14 @@ constexpr AtenOp kOps[] = {
     {"sum.default", PartByPart},
     {"sum.dim_IntList", PartByPart},
     {"t.default", PartByPart},
-    {"to.dtype", ToComplex},
+    {"to.dtype", ConvertComplex},
     {"transpose.int", PartByPart},
     {"unbind.int", PartByPart},
     {"unflatten.int", PartByPart},
     {"unsqueeze.default", PartByPart},
     {"view.default", PartByPart},
-    {"view_as_complex.default", SamePairs<kSelf>},
-    {"view_as_real.default", SamePairs<kSelf>}};
+    {"view_as_complex.default", SamePairs},
+    {"view_as_real.default", SamePairs}};
 
 }  // namespace
 

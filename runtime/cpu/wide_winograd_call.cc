@@ -442,7 +442,8 @@ struct Arguments {
   float* workspace = nullptr;
 };
 
-// `weights`: all transformed weights, unless the part has its own.
+// Computes the results of these tiles and groups of channels. `v`: the part's
+// own workspace.
 template <int kLanes>
 FUSOR_INLINE void Convolve(const WideWinogradPlan& plan, const Arguments& args,
                            IndexRange tiles, IndexRange groups, float* v) {

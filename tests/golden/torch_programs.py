@@ -388,7 +388,7 @@ class Spectra(nn.Module):
                 fft.irfftn(fft.rfftn(x)), fft.irfft(y, n=6, dim=1),
                 torch.stft(x[:, :, 0, 0].repeat(1, 3), 4, 2, win_length=3,
                            window=self.window[:3], return_complex=True).abs(),
-                y.abs(), (y + 1).angle(), real(y / (moments + x)),
+                y.abs(), (y + 1).angle(), y.to(x.dtype), real(y / (moments + x)),
                 real(x[..., 0] * self.turns.T.unsqueeze(0)[..., :1]),
                 real(torch.einsum("bijc,dc->bijd", y, pairs)),
                 real(torch.cat([first, -second.conj()], 2).permute(0, 2, 1, 3)),
