@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -35,18 +36,6 @@ Value* Normalized(AtenCall& call, Value* index, int64_t extent) {
   index = b.Cast(index, DType::kI64);
   return b.Select(b.Compare("lt", index, 0.0),
                   b.Plus(index, static_cast<double>(extent)), index);
-}
-
-// Reads x along `dim` at `count` positions.
-Value* Rearranged(AtenCall& call, Value* x, size_t dim, int64_t count,
-                  const std::function<int64_t(int64_t)>& position) {
-  std::vector<double> positions;
-  for (int64_t i = 0; i < count; ++i) {
-    positions.push_back(static_cast<double>(position(i)));
-  }
-  Builder& b = call.b();
-  return b.Take(x, b.Constant(DType::kI32, {count}, std::move(positions)),
-                static_cast<int64_t>(dim));
 }
 
 Values Gather(AtenCall& call) {
@@ -91,7 +80,10 @@ Value* Updated(Builder& b, Value* self, Value* updates, bool accumulate,
 struct Scattering {
   Value* self;
   Value* updates;
-  std::function<Value*(Value*)> add;  // adds updates to a zero tensor
+  Value* index;  // of the updates, along `dim`
+  size_t dim;
+  std::function<Value*(Value*)> add;   // adds updates to a zero tensor
+  std::function<Value*(Value*)> take;  // reads self's element of each update
 };
 
 Scattering ScatteringOf(AtenCall& call) {
@@ -107,10 +99,11 @@ Scattering ScatteringOf(AtenCall& call) {
   if (RankOf(index) != RankOf(self) || RankOf(updates) != RankOf(self)) {
     call.Throw("index and src: expected the rank of " + ToString(self->type()));
   }
+  const Ints zeros(ShapeOf(index).size(), 0);
   if (ShapeOf(updates) != ShapeOf(index)) {
-    updates = b.Slice(updates, Ints(ShapeOf(index).size(), 0), ShapeOf(index));
+    updates = b.Slice(updates, zeros, ShapeOf(index));
   }
-  Ints dims(ShapeOf(self).size());
+  Ints dims(zeros.size());
   std::iota(dims.begin(), dims.end(), 0);
   dims[dim] = -1;
   Shape part = ShapeOf(index);
@@ -119,11 +112,41 @@ Scattering ScatteringOf(AtenCall& call) {
   for (size_t d = 0; d < part.size(); ++d) {
     high.push_back(ShapeOf(self)[d] - part[d]);
   }
-  const Ints zeros(part.size(), 0);
-  return {self, updates, [=, &b](Value* x) {
+  return {self,
+          updates,
+          index,
+          dim,
+          [=, &b](Value* x) {
             Value* sums = b.ScatterAdd(x, {index}, part, dims);
             return high == zeros ? sums : b.Pad(sums, zeros, high, zeros, 0);
+          },
+          [=, &b](Value* x) {
+            if (high != zeros) x = b.Slice(x, zeros, part);
+            return b.TakeAlong(x, index, static_cast<int64_t>(dim));
           }};
+}
+
+// The same for a vector of indices, one per row of the source.
+Scattering RowsOf(AtenCall& call) {
+  Builder& b = call.b();
+  Value* self = call.Tensor("self");
+  Value* index = call.Tensor("index");
+  Value* source = b.Cast(call.Tensor("source"), self->type().dtype);
+  CheckIndex(call, index);
+  const int64_t dim = DimArgument(call, self, "dim");
+  index = b.Reshape(index, {index->type().num_elements()});
+  Ints dims(ShapeOf(self).size());
+  std::iota(dims.begin(), dims.end(), 0);
+  dims[static_cast<size_t>(dim)] = -1;
+  Value* rows = b.Broadcast(index, ShapeOf(source), {dim});
+  return {self,
+          source,
+          rows,
+          static_cast<size_t>(dim),
+          [=, &b](Value* x) {
+            return b.ScatterAdd(x, {rows}, ShapeOf(self), dims);
+          },
+          [=, &b](Value* x) { return b.Take(x, index, dim); }};
 }
 
 // Adds updates, a tensor or a number, to self, or replaces its elements.
@@ -133,36 +156,179 @@ Values Scatter(AtenCall& call) {
   return {Updated(call.b(), s.self, s.updates, kAdds, s.add)};
 }
 
-// The sums or means of the updates of each element, and of the element itself.
+// Returns the number of updates of each element.
+Value* CountsOf(Builder& b, const Scattering& s) {
+  const DType dtype = s.self->type().dtype;
+  const DType counting = ir::IsFloat(dtype) ? dtype : DType::kI64;
+  Value* ones = b.Constant(counting, ShapeOf(s.updates), {1});
+  return b.StopGradient(s.add(ones));
+}
+
+// Returns whether each index is each of `extent` positions: [.., positions,
+// indices, ..], where dimension `dim` of the index was.
+Value* HitsOf(AtenCall& call, Value* index, size_t dim, int64_t extent) {
+  Builder& b = call.b();
+  Shape pair = ShapeOf(index);
+  constexpr int64_t kMostPairs = 1 << 28;
+  if (extent > kMostPairs / pair[dim]) {
+    call.Throw(
+        fmt::format("{} indices of {} elements: expected at most {} "
+                    "pairs of them",
+                    pair[dim], extent, kMostPairs));
+  }
+  pair.insert(pair.begin() + static_cast<long>(dim), extent);
+  Ints dims(pair.size());
+  std::iota(dims.begin(), dims.end(), 0);
+  dims.erase(dims.begin() + static_cast<long>(dim));
+  return b.Compare("eq", b.Broadcast(b.Cast(index, DType::kI64), pair, dims),
+                   b.Iota(DType::kI64, pair, static_cast<int64_t>(dim)));
+}
+
+// Reduces the updates of each element; those without any are undefined.
+// Quadratic in the extent, because the IR's scatter only adds.
+Value* Reduced(AtenCall& call, const Scattering& s, Value* updates,
+               const char* kind, Value* neutral) {
+  Builder& b = call.b();
+  Value* hits = HitsOf(call, s.index, s.dim, ShapeOf(s.self)[s.dim]);
+  const auto dim = static_cast<int64_t>(s.dim);
+  Ints dims(ShapeOf(hits).size());
+  std::iota(dims.begin(), dims.end(), 0);
+  dims.erase(dims.begin() + dim);
+  Value* own =
+      b.Select(hits, b.Broadcast(updates, ShapeOf(hits), dims), neutral);
+  Value* y = b.Add("reduce", {own},
+                   {{"kind", std::string(kind)}, {"dims", Ints{dim + 1}}})
+                 ->output();
+  Ints high;
+  for (size_t d = 0; d < ShapeOf(y).size(); ++d) {
+    high.push_back(ShapeOf(s.self)[d] - ShapeOf(y)[d]);
+  }
+  const Ints zeros(high.size(), 0);
+  return high == zeros ? y : b.Pad(y, zeros, high, zeros, 0);
+}
+
+// Returns the greatest or least update of each element, and of the element
+// itself. As in PyTorch, equal ones share the gradient.
+Value* ScatteredExtremum(AtenCall& call, const Scattering& s, bool greatest,
+                         bool with_self) {
+  Builder& b = call.b();
+  Value* updates = s.updates;
+  Ints all(ShapeOf(updates).size());
+  std::iota(all.begin(), all.end(), 0);
+  // No integer is infinite, but one of them is the other extremum.
+  const double infinity = std::numeric_limits<double>::infinity();
+  const bool floats = ir::IsFloat(s.self->type().dtype);
+  Value* neutral =
+      floats
+          ? b.Scalar(s.self->type().dtype, greatest ? -infinity : infinity)
+          : (greatest ? b.ReduceMin(updates, all) : b.ReduceMax(updates, all));
+  Value* hit = b.Compare("gt", CountsOf(b, s), 0.0);
+  Value* y = Reduced(call, s, updates, greatest ? "max" : "min", neutral);
+  if (with_self) y = greatest ? b.Maximum(s.self, y) : b.Minimum(s.self, y);
+  y = b.Select(hit, y, s.self);
+  if (!floats) return y;
+  return b.CustomGradient(y, {s.self, updates}, [&](Value* dy) {
+    const DType dtype = y->type().dtype;
+    Value* own = b.Compare("eq", s.self, y);
+    if (!with_self) own = b.And(own, b.Not(hit));
+    own = b.Cast(own, dtype);
+    Value* others = b.Cast(b.Compare("eq", updates, s.take(y)), dtype);
+    Value* share = b.Divide(dy, b.Plus(own, s.add(others)));
+    return Values{b.Times(own, share), b.Times(others, s.take(share))};
+  });
+}
+
+// Returns the product of the updates of each element, and of the element
+// itself. Zeros are counted, not multiplied, so that the gradient, the product
+// of the other factors, is a quotient of the product.
+Value* ScatteredProduct(AtenCall& call, const Scattering& s, bool with_self) {
+  Builder& b = call.b();
+  const DType dtype = s.self->type().dtype;
+  struct Factor {
+    Value* none;     // 1 if it is zero, else 0
+    Value* divisor;  // 1 if it is zero
+  };
+  const auto factor = [&](Value* x) {
+    Value* none = b.Compare("eq", x, 0.0);
+    return Factor{b.Cast(none, dtype), b.Select(none, b.ScalarLike(x, 1), x)};
+  };
+  const Factor own = factor(s.self);
+  const Factor update = factor(s.updates);
+  Value* hit = b.Compare("gt", CountsOf(b, s), 0.0);
+  Value* product = Reduced(call, s, update.divisor, "prod", b.Scalar(dtype, 1));
+  product = b.Select(hit, product, b.ScalarLike(product, 1));
+  Value* zeros = s.add(update.none);
+  if (with_self) {
+    product = b.Times(product, own.divisor);
+    zeros = b.Plus(zeros, own.none);
+  }
+  Value* whole = b.Cast(b.Compare("eq", zeros, 0.0), dtype);
+  Value* y = b.Select(hit, b.Times(product, whole), s.self);
+  if (!ir::IsFloat(dtype)) return y;
+  return b.CustomGradient(y, {s.self, s.updates}, [&](Value* dy) {
+    Value* shared = b.Times(dy, product);
+    const auto of = [&](const Factor& x, Value* dp, Value* count) {
+      Value* others = b.Compare("gt", b.Minus(count, x.none), 0.0);
+      return b.Select(others, b.ScalarLike(dp, 0), b.Divide(dp, x.divisor));
+    };
+    return Values{with_self ? of(own, shared, zeros)
+                            : b.Select(hit, b.ScalarLike(dy, 0), dy),
+                  of(update, s.take(shared), s.take(zeros))};
+  });
+}
+
+// Reduces the updates of each element, and the element itself.
+template <Scattering (*operands)(AtenCall&)>
 Values ScatterReduce(AtenCall& call) {
   Builder& b = call.b();
-  const Scattering s = ScatteringOf(call);
+  const Scattering s = operands(call);
   const std::string reduce = call.Text("reduce", "");
   const bool with_self = call.Bool("include_self", true);
-  if (reduce != "sum" && reduce != "mean") {
-    call.Throw("reduce " + reduce + ": expected sum or mean");
+  if (reduce == "amax" || reduce == "amin") {
+    return {ScatteredExtremum(call, s, reduce == "amax", with_self)};
   }
-  if (reduce == "mean" && !with_self) {
+  if (reduce == "prod" || reduce == "multiply") {
+    return {ScatteredProduct(call, s, with_self)};
+  }
+  const bool mean = reduce == "mean";
+  if (!mean && reduce != "sum" && reduce != "add") {
+    call.Throw("reduce " + reduce + ": expected sum, mean, prod, amax or amin");
+  }
+  if (mean && !with_self) {
     return {Updated(b, s.self, s.updates, false, s.add)};
   }
   Value* sums = s.add(s.updates);
-  if (reduce == "sum" && with_self) return {b.Plus(s.self, sums)};
+  if (!mean && with_self) return {b.Plus(s.self, sums)};
+  Value* counts = CountsOf(b, s);
+  if (!mean) return {b.Select(b.Compare("gt", counts, 0.0), sums, s.self)};
   const DType dtype = s.self->type().dtype;
-  const DType counting = ir::IsFloat(dtype) ? dtype : DType::kI64;
-  Value* counts =
-      b.StopGradient(s.add(b.Constant(counting, ShapeOf(s.updates), {1})));
-  if (reduce == "sum") {
-    return {b.Select(b.Compare("gt", counts, 0.0), sums, s.self)};
-  }
   Value* all = b.Plus(s.self, sums);
   Value* number = b.Cast(b.Plus(counts, 1.0), dtype);
   return {ir::IsFloat(dtype) ? b.Divide(all, number)
                              : b.FloorDivide(all, number)};
 }
 
-// The sums or means of the rows of each bag: bag i is the elements of the index
-// from offset i to the next one. Without kCountsFromEnd, a negative padding
-// index is none.
+// The greatest elements of the rows [N,E] of each bag, the first of equal ones;
+// 0 without rows. `kept` [N,1] is 0 for rows that do not count.
+Value* GreatestOfBags(AtenCall& call, Value* rows, Value* bag, Value* kept,
+                      int64_t bags) {
+  Builder& b = call.b();
+  Value* hits = HitsOf(call, bag, 0, bags);  // [bags,N,1]
+  hits = b.And(hits, b.Compare("ne", kept, 0.0));
+  const Shape shape{bags, ShapeOf(rows)[0], ShapeOf(rows)[1]};
+  Value* found = b.ReduceMax(b.Cast(hits, rows->type().dtype), {1});
+  hits = b.BroadcastTo(hits, shape);
+  Value* none = b.ScalarLike(rows, -std::numeric_limits<double>::infinity());
+  Value* row = b.ArgMax(b.Select(hits, b.Broadcast(rows, shape, {1, 2}),
+                                 b.Broadcast(none, shape, {1, 2})),
+                        1);
+  Value* y = b.Gather(rows, {row}, {-1, 1});
+  return b.Select(b.Compare("gt", found, 0.0), y, b.ScalarLike(y, 0));
+}
+
+// The sums, means or maxima of the rows of each bag: bag i is the elements of
+// the index from offset i to the next one. Without kCountsFromEnd, a negative
+// padding index is none.
 template <bool kCountsFromEnd>
 Values EmbeddingBag(AtenCall& call) {
   Builder& b = call.b();
@@ -175,7 +341,6 @@ Values EmbeddingBag(AtenCall& call) {
   call.Bool("sparse", false);
   constexpr int64_t kMean = 1, kMax = 2;
   const int64_t mode = call.Int("mode", 0);
-  if (mode >= kMax) call.Throw("mode max: expected sum or mean");
   if (RankOf(index) != 1 || RankOf(offsets) != 1 || RankOf(table) != 2) {
     call.Throw("expected a matrix and vectors of indices and offsets, got " +
                ToString(table->type()) + ", " + ToString(index->type()) +
@@ -202,6 +367,11 @@ Values EmbeddingBag(AtenCall& call) {
     if (kCountsFromEnd && padding < 0) padding += ShapeOf(table)[0];
     Value* kept = b.Compare("ne", index, static_cast<double>(padding));
     share = b.Cast(b.Reshape(kept, {count, 1}), dtype);
+  }
+  if (mode == kMax) {
+    Value* rows = b.Take(table, index, 0);
+    return {GreatestOfBags(call, rows, bag, share, bags), nullptr, nullptr,
+            nullptr};
   }
   Value* weights = share;
   if (Value* given = call.OptionalTensor("per_sample_weights")) {
@@ -382,23 +552,27 @@ Values IndexPut(AtenCall& call) {
 template <bool kAdds>
 Values IndexUpdate(AtenCall& call) {
   Builder& b = call.b();
-  Value* self = call.Tensor("self");
-  Value* index = call.Tensor("index");
-  Value* source = b.Cast(call.Tensor("source"), self->type().dtype);
-  CheckIndex(call, index);
-  const auto dim = static_cast<size_t>(DimArgument(call, self, "dim"));
-  index = b.Reshape(index, {index->type().num_elements()});
+  const Scattering s = RowsOf(call);
+  Value* source = s.updates;
   if (const double alpha = kAdds ? call.Number("alpha", 1) : 1; alpha != 1) {
     source = b.Times(source, alpha);
   }
-  Ints dims(ShapeOf(self).size());
-  std::iota(dims.begin(), dims.end(), 0);
-  dims[dim] = -1;
-  Value* rows =
-      b.Broadcast(index, ShapeOf(source), {static_cast<int64_t>(dim)});
-  return {Updated(b, self, source, kAdds, [&](Value* x) {
-    return b.ScatterAdd(x, {rows}, ShapeOf(self), dims);
-  })};
+  return {Updated(b, s.self, source, kAdds, s.add)};
+}
+
+// Replaces elements of the flat tensor, or adds to them.
+Values PutFlat(AtenCall& call) {
+  Builder& b = call.b();
+  Value* self = call.Tensor("self");
+  const int64_t count = self->type().num_elements();
+  Value* index = Normalized(call, call.Tensor("index"), count);
+  index = b.Reshape(index, {index->type().num_elements()});
+  Value* source = b.Cast(call.Tensor("source"), self->type().dtype);
+  source = b.Reshape(source, {source->type().num_elements()});
+  Value* y = Updated(
+      b, b.Reshape(self, {count}), source, call.Bool("accumulate", false),
+      [&](Value* x) { return b.ScatterAdd(x, {index}, {count}, {-1}); });
+  return {b.Reshape(y, ShapeOf(self))};
 }
 
 // The row `padding_idx` has no gradient.
@@ -420,117 +594,6 @@ Values Embedding(AtenCall& call) {
   std::iota(dims.begin(), dims.end(), 0);
   Value* pads = b.Broadcast(b.Compare("eq", index, fixed), ShapeOf(rows), dims);
   return {b.Select(pads, b.StopGradient(rows), rows)};
-}
-
-// Reads all rolled dimensions at once.
-Values Roll(AtenCall& call) {
-  Builder& b = call.b();
-  Value* x = call.Tensor("self");
-  const Ints shifts = call.Ints("shifts");
-  const Ints dims = call.Ints("dims");
-  if (shifts.size() != dims.size()) {
-    call.Throw("expected as many shifts as dims");
-  }
-  Ints total(ShapeOf(x).size(), 0);
-  for (size_t i = 0; i < dims.size(); ++i) {
-    const auto dim = static_cast<size_t>(DimOf(call, dims[i], RankOf(x)));
-    const int64_t extent = ShapeOf(x)[dim];
-    total[dim] = (total[dim] + shifts[i] % extent + extent) % extent;
-  }
-  Values indices;
-  Ints read(total.size());
-  std::iota(read.begin(), read.end(), 0);
-  for (size_t d = 0; d < total.size(); ++d) {
-    if (total[d] == 0) continue;
-    const int64_t extent = ShapeOf(x)[d];
-    std::vector<double> positions;
-    for (int64_t i = 0; i < extent; ++i) {
-      positions.push_back(
-          static_cast<double>((i - total[d] + extent) % extent));
-    }
-    indices.push_back(
-        b.Broadcast(b.Constant(DType::kI32, {extent}, std::move(positions)),
-                    ShapeOf(x), {static_cast<int64_t>(d)}));
-    read[d] = -1;
-  }
-  if (indices.empty()) return {x};
-  return {b.Gather(x, indices, read)};
-}
-
-Value* Flipped(AtenCall& call, Value* x, size_t dim) {
-  const int64_t extent = ShapeOf(x)[dim];
-  return Rearranged(call, x, dim, extent,
-                    [&](int64_t i) { return extent - 1 - i; });
-}
-
-Values Flip(AtenCall& call) {
-  Value* x = call.Tensor("self");
-  const Ints dims = call.Ints("dims");
-  if (dims.size() > ShapeOf(x).size()) call.Throw("dims: too many");
-  for (const int64_t dim : dims) {
-    x = Flipped(call, x, static_cast<size_t>(DimOf(call, dim, RankOf(x))));
-  }
-  return {x};
-}
-
-template <size_t kDim>
-Values FlipDim(AtenCall& call) {
-  Value* x = call.Tensor("self");
-  if (ShapeOf(x).size() <= kDim) call.Throw("expected more dimensions");
-  return {Flipped(call, x, kDim)};
-}
-
-// Rotates the plane of two dimensions k times from the first to the second.
-Values Rotate90(AtenCall& call) {
-  Value* x = call.Tensor("self");
-  Ints dims = call.Ints("dims", {0, 1});
-  if (dims.size() != 2) call.Throw("dims: expected two");
-  for (int64_t& dim : dims) dim = DimOf(call, dim, RankOf(x));
-  if (dims[0] == dims[1]) call.Throw("dims: expected two different ones");
-  const int64_t turns = (call.Int("k", 1) % 4 + 4) % 4;
-  const auto first = static_cast<size_t>(dims[0]);
-  const auto second = static_cast<size_t>(dims[1]);
-  if (turns == 2) return {Flipped(call, Flipped(call, x, first), second)};
-  if (turns == 0) return {x};
-  Ints permutation(ShapeOf(x).size());
-  std::iota(permutation.begin(), permutation.end(), 0);
-  std::swap(permutation[first], permutation[second]);
-  return {call.b().Transpose(Flipped(call, x, turns == 1 ? second : first),
-                             std::move(permutation))};
-}
-
-// Pairs of low and high padding, last dimension first.
-Values PadByElements(AtenCall& call, const std::string& mode) {
-  Value* x = call.Tensor("self");
-  const Ints pad = call.Ints(call.Has("pad") ? "pad" : "padding");
-  if (pad.size() % 2 != 0 || pad.size() > 2 * ShapeOf(x).size()) {
-    call.Throw("pad: expected two extents for each of the last dimensions");
-  }
-  for (size_t i = 0; i < pad.size() / 2; ++i) {
-    const size_t dim = ShapeOf(x).size() - 1 - i;
-    const int64_t extent = ShapeOf(x)[dim];
-    const int64_t low = pad[2 * i];
-    const int64_t high = pad[2 * i + 1];
-    const int64_t most = mode == "reflect"    ? extent - 1
-                         : mode == "circular" ? extent
-                                              : ir::kMaxElements;
-    if (low < 0 || high < 0 || std::max(low, high) > most) {
-      call.Throw(fmt::format("pad {} and {} of an extent of {} by mode {}", low,
-                             high, extent, mode));
-    }
-    if (low == 0 && high == 0) continue;
-    x = Rearranged(call, x, dim, low + extent + high, [&](int64_t to) {
-      const int64_t at = to - low;
-      if (mode == "circular") return (at + extent) % extent;
-      if (mode == "replicate") return std::clamp<int64_t>(at, 0, extent - 1);
-      return at < 0 ? -at : at >= extent ? 2 * (extent - 1) - at : at;
-    });
-  }
-  return {x};
-}
-Values ReflectionPad(AtenCall& call) { return PadByElements(call, "reflect"); }
-Values ReplicationPad(AtenCall& call) {
-  return PadByElements(call, "replicate");
 }
 
 Values CumulativeSum(AtenCall& call) {
@@ -575,44 +638,29 @@ constexpr AtenOp kIndexedOps[] = {
     {"embedding.default", Embedding},
     {"embedding_bag.default", EmbeddingBag<false>},
     {"embedding_bag.padding_idx", EmbeddingBag<true>},
-    {"flip.default", Flip},
-    {"fliplr.default", FlipDim<1>},
-    {"flipud.default", FlipDim<0>},
     {"gather.default", Gather},
     {"index.Tensor", Index},
     {"index_add.default", IndexUpdate<true>},
     {"index_copy.default", IndexUpdate<false>},
     {"index_fill.int_Scalar", IndexFill},
     {"index_put.default", IndexPut},
+    {"index_reduce.default", ScatterReduce<RowsOf>},
     {"index_select.default", IndexSelect},
     {"masked_scatter.default", MaskedScatter},
     {"max.dim", ExtremumAndIndex<&Builder::ArgMax>},
     {"min.dim", ExtremumAndIndex<&Builder::ArgMin>},
-    {"reflection_pad1d.default", ReflectionPad},
-    {"reflection_pad2d.default", ReflectionPad},
-    {"reflection_pad3d.default", ReflectionPad},
-    {"replication_pad1d.default", ReplicationPad},
-    {"replication_pad2d.default", ReplicationPad},
-    {"replication_pad3d.default", ReplicationPad},
-    {"roll.default", Roll},
-    {"rot90.default", Rotate90},
+    {"put.default", PutFlat},
+    {"scatter.reduce", ScatterReduce<ScatteringOf>},
     {"scatter.src", Scatter<false>},
     {"scatter.value", Scatter<false>},
+    {"scatter.value_reduce", ScatterReduce<ScatteringOf>},
     {"scatter_add.default", Scatter<true>},
-    {"scatter_reduce.two", ScatterReduce},
+    {"scatter_reduce.two", ScatterReduce<ScatteringOf>},
     {"take.default", TakeFlat},
     {"take_along_dim.default", TakeAlongDim},
 };
 
 }  // namespace
-
-std::vector<Value*> AtenPadByElements(AtenCall& call, const std::string& mode) {
-  if (mode != "reflect" && mode != "replicate" && mode != "circular") {
-    call.Throw("mode " + mode +
-               ": expected constant, reflect, replicate or circular");
-  }
-  return PadByElements(call, mode);
-}
 
 std::span<const AtenOp> AtenIndexedOps() { return kIndexedOps; }
 

@@ -1,8 +1,9 @@
 // Rearrangements of elements that consist of others: shuffles, windows,
-// diagonals, stacks.
+// diagonals, stacks, reversals.
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -302,6 +303,131 @@ Values Trace(AtenCall& call) {
   return {call.b().ReduceSum(LastDiagonal(call, x, 0), {0})};
 }
 
+// --- Reversals and padding ---------------------------------------------------
+
+// Reads x along `dim` at `count` positions.
+Value* Rearranged(AtenCall& call, Value* x, size_t dim, int64_t count,
+                  const std::function<int64_t(int64_t)>& position) {
+  std::vector<double> positions;
+  for (int64_t i = 0; i < count; ++i) {
+    positions.push_back(static_cast<double>(position(i)));
+  }
+  Builder& b = call.b();
+  return b.Take(x, b.Constant(DType::kI32, {count}, std::move(positions)),
+                static_cast<int64_t>(dim));
+}
+
+// Reads all rolled dimensions at once.
+Values Roll(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const Ints64 shifts = call.Ints("shifts");
+  const Ints64 dims = call.Ints("dims");
+  if (shifts.size() != dims.size()) {
+    call.Throw("expected as many shifts as dims");
+  }
+  Ints64 total(ShapeOf(x).size(), 0);
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const auto dim = static_cast<size_t>(DimOf(call, dims[i], RankOf(x)));
+    const int64_t extent = ShapeOf(x)[dim];
+    total[dim] = (total[dim] + shifts[i] % extent + extent) % extent;
+  }
+  Values indices;
+  Ints64 read(total.size());
+  std::iota(read.begin(), read.end(), 0);
+  for (size_t d = 0; d < total.size(); ++d) {
+    if (total[d] == 0) continue;
+    const int64_t extent = ShapeOf(x)[d];
+    std::vector<double> positions;
+    for (int64_t i = 0; i < extent; ++i) {
+      positions.push_back(
+          static_cast<double>((i - total[d] + extent) % extent));
+    }
+    indices.push_back(
+        b.Broadcast(b.Constant(DType::kI32, {extent}, std::move(positions)),
+                    ShapeOf(x), {static_cast<int64_t>(d)}));
+    read[d] = -1;
+  }
+  if (indices.empty()) return {x};
+  return {b.Gather(x, indices, read)};
+}
+
+Value* Flipped(AtenCall& call, Value* x, size_t dim) {
+  const int64_t extent = ShapeOf(x)[dim];
+  return Rearranged(call, x, dim, extent,
+                    [&](int64_t i) { return extent - 1 - i; });
+}
+
+Values Flip(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const Ints64 dims = call.Ints("dims");
+  if (dims.size() > ShapeOf(x).size()) call.Throw("dims: too many");
+  for (const int64_t dim : dims) {
+    x = Flipped(call, x, static_cast<size_t>(DimOf(call, dim, RankOf(x))));
+  }
+  return {x};
+}
+
+template <size_t kDim>
+Values FlipDim(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  if (ShapeOf(x).size() <= kDim) call.Throw("expected more dimensions");
+  return {Flipped(call, x, kDim)};
+}
+
+// Rotates the plane of two dimensions k times from the first to the second.
+Values Rotate90(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  Ints64 dims = call.Ints("dims", {0, 1});
+  if (dims.size() != 2) call.Throw("dims: expected two");
+  for (int64_t& dim : dims) dim = DimOf(call, dim, RankOf(x));
+  if (dims[0] == dims[1]) call.Throw("dims: expected two different ones");
+  const int64_t turns = (call.Int("k", 1) % 4 + 4) % 4;
+  const auto first = static_cast<size_t>(dims[0]);
+  const auto second = static_cast<size_t>(dims[1]);
+  if (turns == 2) return {Flipped(call, Flipped(call, x, first), second)};
+  if (turns == 0) return {x};
+  Ints64 permutation(ShapeOf(x).size());
+  std::iota(permutation.begin(), permutation.end(), 0);
+  std::swap(permutation[first], permutation[second]);
+  return {call.b().Transpose(Flipped(call, x, turns == 1 ? second : first),
+                             std::move(permutation))};
+}
+
+// Pairs of low and high padding, last dimension first.
+Values PadByElements(AtenCall& call, const std::string& mode) {
+  Value* x = call.Tensor("self");
+  const Ints64 pad = call.Ints(call.Has("pad") ? "pad" : "padding");
+  if (pad.size() % 2 != 0 || pad.size() > 2 * ShapeOf(x).size()) {
+    call.Throw("pad: expected two extents for each of the last dimensions");
+  }
+  for (size_t i = 0; i < pad.size() / 2; ++i) {
+    const size_t dim = ShapeOf(x).size() - 1 - i;
+    const int64_t extent = ShapeOf(x)[dim];
+    const int64_t low = pad[2 * i];
+    const int64_t high = pad[2 * i + 1];
+    const int64_t most = mode == "reflect"    ? extent - 1
+                         : mode == "circular" ? extent
+                                              : ir::kMaxElements;
+    if (low < 0 || high < 0 || std::max(low, high) > most) {
+      call.Throw(fmt::format("pad {} and {} of an extent of {} by mode {}", low,
+                             high, extent, mode));
+    }
+    if (low == 0 && high == 0) continue;
+    x = Rearranged(call, x, dim, low + extent + high, [&](int64_t to) {
+      const int64_t at = to - low;
+      if (mode == "circular") return (at + extent) % extent;
+      if (mode == "replicate") return std::clamp<int64_t>(at, 0, extent - 1);
+      return at < 0 ? -at : at >= extent ? 2 * (extent - 1) - at : at;
+    });
+  }
+  return {x};
+}
+Values ReflectionPad(AtenCall& call) { return PadByElements(call, "reflect"); }
+Values ReplicationPad(AtenCall& call) {
+  return PadByElements(call, "replicate");
+}
+
 // --- Stacks, splits and repetitions ------------------------------------------
 
 // Adds dimensions of extent 1 up to rank kRank, as torch.atleast_Nd does.
@@ -489,6 +615,9 @@ constexpr AtenOp kRearrangedOps[] = {
     {"diagonal.default", Diagonal},
     {"diagonal_copy.default", Diagonal},
     {"dstack.default", StackAlong<3>},
+    {"flip.default", Flip},
+    {"fliplr.default", FlipDim<1>},
+    {"flipud.default", FlipDim<0>},
     {"hstack.default", StackAlong<1>},
     {"im2col.default", ImageToColumns},
     {"mT.default", MatrixTranspose},
@@ -498,7 +627,15 @@ constexpr AtenOp kRearrangedOps[] = {
     {"movedim.intlist", MoveDim},
     {"pixel_shuffle.default", PixelShuffle<true>},
     {"pixel_unshuffle.default", PixelShuffle<false>},
+    {"reflection_pad1d.default", ReflectionPad},
+    {"reflection_pad2d.default", ReflectionPad},
+    {"reflection_pad3d.default", ReflectionPad},
     {"repeat_interleave.self_int", RepeatInterleave},
+    {"replication_pad1d.default", ReplicationPad},
+    {"replication_pad2d.default", ReplicationPad},
+    {"replication_pad3d.default", ReplicationPad},
+    {"roll.default", Roll},
+    {"rot90.default", Rotate90},
     {"tensor_split.indices", TensorSplit},
     {"tensor_split.sections", TensorSplit},
     {"trace.default", Trace},
@@ -509,6 +646,14 @@ constexpr AtenOp kRearrangedOps[] = {
 };
 
 }  // namespace
+
+std::vector<Value*> AtenPadByElements(AtenCall& call, const std::string& mode) {
+  if (mode != "reflect" && mode != "replicate" && mode != "circular") {
+    call.Throw("mode " + mode +
+               ": expected constant, reflect, replicate or circular");
+  }
+  return PadByElements(call, mode);
+}
 
 std::span<const AtenOp> AtenRearrangedOps() { return kRearrangedOps; }
 

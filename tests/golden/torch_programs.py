@@ -400,6 +400,40 @@ def spectra_inputs(generator):
     return {"x": generator.standard_normal((2, 4, 4, 2)).astype(np.float32)}
 
 
+class Scattered(nn.Module):
+    """Reduces elements and rows by index. Zeros, equal elements and elements
+    without updates have gradients of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.bags = nn.EmbeddingBag(6, 3, mode="max", padding_idx=2)
+
+    def forward(self, x, y, ids):
+        index = torch.tensor([[[2, 0, 2]], [[1, 1, 1]]])
+        rows = torch.tensor([2, 0, 2])
+        factors = torch.where(x > 0.8, 0.0, x)
+        clipped = y.clamp(max=0.5)
+        kinds = ("prod", "amax", "amin")
+        reduced = [factors.scatter_reduce(2, index, clipped[:, :1, :3], how,
+                                          include_self=own)
+                   for how in kinds for own in (False, True)]
+        by_row = [clipped.index_reduce(1, rows, factors, how, include_self=own)
+                  for how in (*kinds, "mean") for own in (False, True)]
+        scaled = x.detach().clone()
+        scaled.scatter_(1, rows.expand(2, 1, 3), 1.5, reduce="multiply")
+        scaled.scatter_(2, index, x.detach()[:, :1, :3], reduce="add")
+        return (*reduced, *by_row, scaled,
+                ids.scatter_reduce(0, rows, ids[:3], "amax"),
+                torch.put(x, rows[:2], y[0, 0, :2]),
+                torch.put(x, rows - 3, y[0, 0, :3], accumulate=True),
+                self.bags(ids, torch.tensor([0, 3, 3, 7])))
+
+
+def scattered_inputs(generator):
+    return {**functions_inputs(generator),
+            "ids": np.array([5, 2, 0, 3, 1, 2, 4, 0])}
+
+
 class Pooling(nn.Module):
     """Pools lines, images and volumes, and convolves them."""
 
@@ -476,6 +510,7 @@ PROGRAMS = {"language": (Language, language_inputs),
             "sampled": (Sampled, sampled_inputs),
             "experts": (Experts, experts_inputs),
             "spectra": (Spectra, spectra_inputs),
+            "scattered": (Scattered, scattered_inputs),
             "rearranged": (Rearranged, functions_inputs),
             "vectors": (Vectors, functions_inputs),
             "cells": (Cells, cells_inputs),

@@ -94,7 +94,8 @@ class ExecTest(CliTest):
                                  data)
         for name in ("language", "segmenter", "recurrent", "functions",
                      "places", "rearranged", "vectors", "cells", "losses",
-                     "pooling", "sampled", "experts", "spectra"):
+                     "pooling", "sampled", "experts", "spectra",
+                     "scattered"):
             path = EXPORTS / "programs" / name
             inputs, _ = read(path.with_suffix(".in.safetensors"))
             expected, _ = read(path.with_suffix(".out.safetensors"))
