@@ -32,8 +32,6 @@ Value* HalfToEven(Builder& b, Value* x) {
   return b.Select(up, b.Plus(low, 1.0), low);
 }
 
-namespace {
-
 Value* Polynomial(Builder& b, Value* x, std::initializer_list<double> terms) {
   Value* sum = nullptr;
   for (const double term : terms) {
@@ -42,8 +40,6 @@ Value* Polynomial(Builder& b, Value* x, std::initializer_list<double> terms) {
   }
   return sum;
 }
-
-}  // namespace
 
 // The rational approximation of Cephes (atan.c), to the precision of f64.
 Value* ArcTangent(Builder& b, Value* x) {
@@ -184,7 +180,7 @@ Value* NormOf(Builder& b, Value* x, double p, const std::vector<int64_t>& dims,
 }
 
 Value* MovedBy(Builder& b, Value* x, int64_t dim, int64_t distance,
-               bool reverse) {
+               bool reverse, double filler) {
   const auto at = static_cast<size_t>(dim);
   const std::vector<int64_t> zeros(ShapeOf(x).size(), 0);
   std::vector<int64_t> low = zeros, high = zeros;
@@ -195,7 +191,7 @@ Value* MovedBy(Builder& b, Value* x, int64_t dim, int64_t distance,
     start[at] = distance;
     limit[at] += distance;
   }
-  return b.Slice(b.Pad(x, low, high, zeros, 1), start, limit);
+  return b.Slice(b.Pad(x, low, high, zeros, filler), start, limit);
 }
 
 // Multiplies each element by the one 1, 2, 4, ... positions before it. Each

@@ -4,6 +4,7 @@
 // 32 or 64 bits, if nothing else is said.
 
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "ir/builder.h"
@@ -17,6 +18,10 @@ ir::Value* InWideFloats(ir::Builder& b,
 
 // Rounds to the nearest integer, halves to the even one. Any float.
 ir::Value* HalfToEven(ir::Builder& b, ir::Value* x);
+
+// Evaluates a polynomial, whose first term has the highest power.
+ir::Value* Polynomial(ir::Builder& b, ir::Value* x,
+                      std::initializer_list<double> terms);
 
 ir::Value* ArcSine(ir::Builder& b, ir::Value* x);
 ir::Value* ArcCosine(ir::Builder& b, ir::Value* x);
@@ -39,9 +44,9 @@ ir::Value* NormOf(ir::Builder& b, ir::Value* x, double p,
                   const std::vector<int64_t>& dims, bool keep);
 
 // Returns x moved along a dimension, to the end or, reversed, to the start;
-// ones move in. Any number.
+// `filler` moves in. Any number.
 ir::Value* MovedBy(ir::Builder& b, ir::Value* x, int64_t dim, int64_t distance,
-                   bool reverse);
+                   bool reverse, double filler = 1);
 // The products of all elements up to each one, or, reversed, from it on. Any
 // number.
 ir::Value* CumulativeProduct(ir::Builder& b, ir::Value* x, int64_t dim,

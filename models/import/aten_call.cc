@@ -274,6 +274,16 @@ DType Promote(const Value* a, const Value* b) {
   return ir::DTypeSize(x) > ir::DTypeSize(y) ? x : y;
 }
 
+void ToCommonDType(Builder& b, std::vector<Value*>& tensors) {
+  Value* widest = tensors.at(0);
+  for (Value* tensor : tensors) {
+    widest = b.Cast(widest, Promote(widest, tensor));
+  }
+  for (Value*& tensor : tensors) {
+    tensor = b.Cast(tensor, widest->type().dtype);
+  }
+}
+
 Value* AsFloat(AtenCall& call, Value* x) {
   return ir::IsFloat(x->type().dtype) ? x : call.b().Cast(x, DType::kF32);
 }

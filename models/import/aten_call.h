@@ -109,6 +109,8 @@ std::vector<int64_t> Repeated(std::vector<int64_t> values, size_t rank);
 // PyTorch's type promotion: bool < integers < floats, then the wider dtype. A
 // scalar tensor does not widen a dtype of its own category.
 ir::DType Promote(const ir::Value* a, const ir::Value* b);
+// Converts tensors to the dtype that all of them promote to.
+void ToCommonDType(ir::Builder& b, std::vector<ir::Value*>& tensors);
 // Returns x; converts integers to floats, as PyTorch does for functions of real
 // numbers.
 ir::Value* AsFloat(AtenCall& call, ir::Value* x);

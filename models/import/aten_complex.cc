@@ -3,6 +3,7 @@
 // A complex tensor is a real one whose last dimension has the real and the
 // imaginary part, as view_as_real returns it.
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -265,6 +266,8 @@ Values FourierOf(AtenCall& call) {
     if (real && kind == Fourier::kFromHalf) {
       x = ResizedParts(b, x, dims[at], n / 2 + 1);
       if (x.im == nullptr) x.im = Zeros(b, x.re);
+      // The transform of Hermitian numbers is the inverse of the conjugate.
+      if (!inverse) x.im = b.Neg(x.im);
       return {b.Times(RealFourierInverse(b, x, dims[at], n), factor)};
     }
     x = FourierTransform(b, ResizedParts(b, x, dims[at], n), dims[at],
@@ -273,37 +276,52 @@ Values FourierOf(AtenCall& call) {
   return {Pairs(b, b.Times(x.re, factor), b.Times(x.im, factor))};
 }
 
-// Transforms windows of a signal [L] or [B, L] -> [.., frequencies, windows].
-Values ShortTransforms(AtenCall& call) {
+// The arguments of a transform of windows.
+struct ShortWindows {
+  int64_t n, hop;
+  Value* window;  // [n]
+};
+ShortWindows ShortWindowsOf(AtenCall& call, DType dtype) {
   Builder& b = call.b();
-  const Complex x = Read(call, "self");
   const int64_t n = call.Int("n_fft");
   const int64_t hop = call.Int("hop_length", n / 4);
   const int64_t width = call.Int("win_length", n);
-  const int64_t length = RankOf(x.re) == 0 ? 0 : ShapeOf(x.re).back();
-  if (n < 1 || n > kMostFourierPoints || hop < 1 || width < 1 || width > n ||
-      length < n) {
-    call.Throw(fmt::format("windows of {} in {} points, {} apart, of {}", width,
-                           n, hop, ToString(x.re->type())));
+  if (n < 1 || n > kMostFourierPoints || hop < 1 || width < 1 || width > n) {
+    call.Throw(
+        fmt::format("windows of {} in {} points, {} apart", width, n, hop));
   }
-  call.Bool("return_complex", false);  // or real pairs, which are the same
-  const int64_t count = (length - n) / hop + 1;
-  const Shape shape{n, count};
-  Value* index =
-      b.Plus(b.Iota(DType::kI32, shape, 0),
-             b.Times(b.Iota(DType::kI32, shape, 1), static_cast<double>(hop)));
   Value* window = call.OptionalTensor("window");
-  if (window == nullptr) {
-    window = b.Constant(x.re->type().dtype, {width}, {1});
-  }
+  if (window == nullptr) window = b.Constant(dtype, {width}, {1});
   if (ShapeOf(window) != Shape{width}) {
     call.Throw(fmt::format("window: expected [{}], got {}", width,
                            ToString(window->type())));
   }
   const int64_t low = (n - width) / 2;
-  window = b.Reshape(b.Pad(b.Cast(window, x.re->type().dtype), {low},
-                           {n - width - low}, {0}, 0),
-                     {n, 1});
+  return {n, hop,
+          b.Pad(b.Cast(window, dtype), {low}, {n - width - low}, {0}, 0)};
+}
+
+// Returns [n, count] with the positions of the elements of `count` windows.
+Value* PositionsOf(Builder& b, const ShortWindows& w, int64_t count) {
+  const Shape shape{w.n, count};
+  return b.Plus(
+      b.Iota(DType::kI32, shape, 0),
+      b.Times(b.Iota(DType::kI32, shape, 1), static_cast<double>(w.hop)));
+}
+
+// Transforms windows of a signal [L] or [B, L] -> [.., frequencies, windows].
+Values ShortTransforms(AtenCall& call) {
+  Builder& b = call.b();
+  const Complex x = Read(call, "self");
+  const ShortWindows w = ShortWindowsOf(call, x.re->type().dtype);
+  const int64_t n = w.n;
+  const int64_t length = RankOf(x.re) == 0 ? 0 : ShapeOf(x.re).back();
+  if (length < n) {
+    call.Throw(fmt::format("windows of {} in {}", n, ToString(x.re->type())));
+  }
+  call.Bool("return_complex", false);  // or real pairs, which are the same
+  Value* index = PositionsOf(b, w, (length - n) / w.hop + 1);
+  Value* window = b.Reshape(w.window, {n, 1});
   const int64_t dim = RankOf(x.re) - 1;
   const auto windows = [&](Value* part) {
     return part == nullptr ? nullptr
@@ -316,6 +334,59 @@ Values ShortTransforms(AtenCall& call) {
                             ? 1 / std::sqrt(static_cast<double>(n))
                             : 1;
   return {Pairs(b, b.Times(y.re, factor), b.Times(y.im, factor))};
+}
+
+// Adds the inverse transforms [n/2 + 1, windows] of overlapping windows, and
+// divides by the sum of the squares of the windows.
+Values InverseShortTransforms(AtenCall& call) {
+  Builder& b = call.b();
+  Complex x = ReadComplex(call, "self");
+  const DType dtype = x.re->type().dtype;
+  const ShortWindows w = ShortWindowsOf(call, dtype);
+  const int64_t rank = RankOf(x.re);
+  if ((rank != 2 && rank != 3) || w.hop > w.n) {
+    call.Throw(fmt::format("windows of {}, {} apart, of {}", w.n, w.hop,
+                           ToString(x.re->type())));
+  }
+  const Shape given = ShapeOf(x.re);
+  const int64_t count = given.back();
+  const bool half =
+      call.Bool("onesided", given[static_cast<size_t>(rank - 2)] != w.n);
+  const bool centered = call.Bool("center", true);
+  if (call.Bool("return_complex", false) ||
+      given[static_cast<size_t>(rank - 2)] != (half ? w.n / 2 + 1 : w.n)) {
+    call.Throw(fmt::format("expected a real signal and {} frequencies, got {}",
+                           half ? w.n / 2 + 1 : w.n, ToString(x.re->type())));
+  }
+  const Shape shape{rank == 3 ? given[0] : 1,
+                    given[static_cast<size_t>(rank - 2)], count};
+  x = {b.Reshape(x.re, shape), b.Reshape(x.im, shape)};
+  Value* frames = half ? RealFourierInverse(b, x, 1, w.n)
+                       : FourierTransform(b, x, 1, w.n, /*inverse=*/true).re;
+  const double points = static_cast<double>(w.n);
+  frames = b.Times(
+      frames,
+      1 / (call.Bool("normalized", false) ? std::sqrt(points) : points));
+  Value* window = b.Broadcast(w.window, ShapeOf(frames), {1});
+  const int64_t whole = w.n + w.hop * (count - 1);
+  const Shape line{shape[0], whole};
+  Value* index = b.Broadcast(PositionsOf(b, w, count), ShapeOf(frames), {1, 2});
+  const auto add = [&](Value* of) {
+    return b.ScatterAdd(of, {index}, line, {0, -1});
+  };
+  Value* sum = add(b.Times(frames, window));
+  Value* squares = add(b.Times(window, window));
+  const int64_t from = centered ? w.n / 2 : 0;
+  const int64_t length = call.Int("length", whole - (centered ? 2 * from : 0));
+  const int64_t end = from + std::min(whole - from, length);
+  if (length < 1 || length > ir::kMaxElements || end <= from) {
+    call.Throw(fmt::format("length {} of {}", length, whole));
+  }
+  const auto part = [&](Value* of) {
+    return b.Slice(of, {0, from}, {shape[0], end});
+  };
+  Value* y = Resized(b, b.Divide(part(sum), part(squares)), 1, length);
+  return {rank == 3 ? y : b.Reshape(y, {length})};
 }
 
 constexpr AtenOp kOps[] = {
@@ -340,9 +411,17 @@ constexpr AtenOp kOps[] = {
     {"fft_fft2.default", FourierOf<2, Fourier::kComplex, false>},
     {"fft_fft.default", FourierOf<1, Fourier::kComplex, false>},
     {"fft_fftn.default", FourierOf<0, Fourier::kComplex, false>},
+    {"fft_fftshift.default", PartByPart},
+    {"fft_hfft2.default", FourierOf<2, Fourier::kFromHalf, false>},
+    {"fft_hfft.default", FourierOf<1, Fourier::kFromHalf, false>},
+    {"fft_hfftn.default", FourierOf<0, Fourier::kFromHalf, false>},
     {"fft_ifft2.default", FourierOf<2, Fourier::kComplex, true>},
     {"fft_ifft.default", FourierOf<1, Fourier::kComplex, true>},
     {"fft_ifftn.default", FourierOf<0, Fourier::kComplex, true>},
+    {"fft_ifftshift.default", PartByPart},
+    {"fft_ihfft2.default", FourierOf<2, Fourier::kToHalf, true>},
+    {"fft_ihfft.default", FourierOf<1, Fourier::kToHalf, true>},
+    {"fft_ihfftn.default", FourierOf<0, Fourier::kToHalf, true>},
     {"fft_irfft2.default", FourierOf<2, Fourier::kFromHalf, true>},
     {"fft_irfft.default", FourierOf<1, Fourier::kFromHalf, true>},
     {"fft_irfftn.default", FourierOf<0, Fourier::kFromHalf, true>},
@@ -352,6 +431,7 @@ constexpr AtenOp kOps[] = {
     {"flatten.using_ints", PartByPart},
     {"imag.default", ImaginaryPart},
     {"index_select.default", PartByPart},
+    {"istft.default", InverseShortTransforms},
     {"matmul.default", ProductOfParts},
     {"mean.default", PartByPart},
     {"mean.dim", PartByPart},

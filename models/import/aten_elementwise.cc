@@ -224,6 +224,46 @@ Values BitwiseNot(AtenCall& call) {
   return {call.b().BitwiseXor(x, call.b().ScalarLike(x, ones))};
 }
 
+// Shifts by the elements of other. As in PyTorch, a left shift by too many bits
+// gives 0, and a right shift the sign.
+template <bool kLeft>
+Values Shift(AtenCall& call) {
+  Builder& b = call.b();
+  const Pair x = Operands(call);
+  const DType dtype = x.a->type().dtype;
+  if (ir::IsFloat(dtype) || dtype == DType::kBool) {
+    call.Throw("expected integers, got " + ToString(x.a->type()));
+  }
+  const bool is_signed = dtype != DType::kU8;
+  const auto bits = static_cast<int64_t>(8 * ir::DTypeSize(dtype));
+  // The powers of 2 that the dtype has.
+  const int64_t most = is_signed ? bits - 2 : bits - 1;
+  std::vector<double> powers;
+  for (int64_t i = 0; i <= most; ++i) {
+    powers.push_back(std::ldexp(1, static_cast<int>(i)));
+  }
+  Value* table = b.Constant(dtype, {most + 1}, std::move(powers));
+  Value* inside = b.Compare("le", x.b, static_cast<double>(most));
+  if (is_signed) inside = b.And(inside, b.Compare("ge", x.b, 0.0));
+  Value* power = b.Take(table, b.Select(inside, x.b, b.Zeros(x.b->type())), 0);
+  Value* zero = b.ScalarLike(x.a, 0);
+  if (kLeft) {
+    Value* rest = zero;
+    if (is_signed) {  // the sign bit
+      Value* doubled = b.Times(x.a, 2.0);
+      Value* last = b.Times(doubled, std::ldexp(1, static_cast<int>(most)));
+      rest = b.Select(b.Compare("eq", x.b, static_cast<double>(most + 1)), last,
+                      zero);
+    }
+    return {b.Select(inside, b.Times(x.a, power), rest)};
+  }
+  Value* sign = zero;
+  if (is_signed) {
+    sign = b.Select(b.Compare("lt", x.a, 0.0), b.ScalarLike(x.a, -1), zero);
+  }
+  return {b.Select(inside, b.FloorDivide(x.a, power), sign)};
+}
+
 Values Where(AtenCall& call) {
   Value* condition = AsBool(call, call.Tensor("condition"));
   const bool tensor = call.IsTensor("self");
@@ -375,13 +415,21 @@ constexpr AtenOp kElementwiseOps[] = {
     {"add.Tensor", WithAlpha<&Builder::Plus>},
     {"add.Scalar", WithAlpha<&Builder::Plus>},
     {"__and__.Tensor", Bitwise<And, &Builder::BitwiseAnd>},
+    {"__lshift__.Scalar", Shift<true>},
+    {"__lshift__.Tensor", Shift<true>},
     {"__or__.Tensor", Bitwise<Or, &Builder::BitwiseOr>},
+    {"__rshift__.Scalar", Shift<false>},
+    {"__rshift__.Tensor", Shift<false>},
     {"__xor__.Tensor", Bitwise<Xor, &Builder::BitwiseXor>},
     {"bitwise_and.Scalar", Bitwise<And, &Builder::BitwiseAnd>},
     {"bitwise_and.Tensor", Bitwise<And, &Builder::BitwiseAnd>},
+    {"bitwise_left_shift.Tensor", Shift<true>},
+    {"bitwise_left_shift.Tensor_Scalar", Shift<true>},
     {"bitwise_not.default", BitwiseNot},
     {"bitwise_or.Scalar", Bitwise<Or, &Builder::BitwiseOr>},
     {"bitwise_or.Tensor", Bitwise<Or, &Builder::BitwiseOr>},
+    {"bitwise_right_shift.Tensor", Shift<false>},
+    {"bitwise_right_shift.Tensor_Scalar", Shift<false>},
     {"bitwise_xor.Scalar", Bitwise<Xor, &Builder::BitwiseXor>},
     {"bitwise_xor.Tensor", Bitwise<Xor, &Builder::BitwiseXor>},
     {"ceil.default", Ceil},

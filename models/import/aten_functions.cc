@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <string>
 
 #include "models/functions.h"
 #include "models/import/aten_ops.h"
+#include "models/special_functions.h"
 
 namespace fusor::models {
 
@@ -222,21 +224,186 @@ Values Lerp(AtenCall& call) {
                             : b.Times(way, call.Number("weight")))};
 }
 
+// log(exp(unit x) + exp(unit y)) / unit
+Value* LogSum(Builder& b, Value* x, Value* y, double unit = 1) {
+  const ir::Shape shape = ShapeOf(b.Plus(x, y));
+  x = b.BroadcastTo(x, shape);
+  y = b.BroadcastTo(y, shape);
+  // max + log(1 + exp(-|a - b|)). Equal infinities have no difference.
+  Value* same = b.Compare("eq", x, y);
+  Value* gap = b.Select(same, b.ScalarLike(x, 0), b.Minus(x, y));
+  gap = b.Times(gap, unit);
+  Value* greater = b.Compare("gt", gap, 0.0);
+  Value* least = b.Select(greater, b.Neg(gap), gap);
+  Value* rest = b.Divide(LogOnePlus(b, b.Exp(least)), unit);
+  Value* sum = b.Plus(b.Select(greater, x, y), rest);
+  return b.CustomGradient(sum, {x, y}, [&](Value* dy) {
+    return Values{b.Times(dy, b.Sigmoid(gap)),
+                  b.Times(dy, b.Sigmoid(b.Neg(gap)))};
+  });
+}
+
 // log(base^a + base^b) / log(base); the base is e or 2.
 template <bool kOfTwo>
 Values LogAddExp(AtenCall& call) {
+  return {LogSum(call.b(), FloatSelf(call), AsFloat(call, call.Tensor("other")),
+                 kOfTwo ? M_LN2 : 1)};
+}
+
+// The logarithms of cumulative sums of exponentials. As in CumulativeProduct,
+// each round doubles the number of terms.
+Values LogCumulativeSum(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = FloatSelf(call);
+  const int64_t dim = DimArgument(call, x, "dim");
+  const int64_t extent = ShapeOf(x)[static_cast<size_t>(dim)];
+  for (int64_t distance = 1; distance < extent; distance *= 2) {
+    x = LogSum(b, x,
+               MovedBy(b, x, dim, distance, /*reverse=*/false,
+                       -std::numeric_limits<double>::infinity()));
+  }
+  return {x};
+}
+
+// The greatest or least elements so far, the last one of equal ones, and their
+// indices. NaN counts as either.
+template <bool kGreatest>
+Values CumulativeExtremum(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const int64_t dim = DimArgument(call, x, "dim");
+  const int64_t extent = ShapeOf(x)[static_cast<size_t>(dim)];
+  Value* best = b.StopGradient(x);
+  Value* index = b.Iota(DType::kI64, ShapeOf(x), dim);
+  for (int64_t distance = 1; distance < extent; distance *= 2) {
+    // The first element is among those of each prefix, so it may move in.
+    std::vector<double> positions;
+    for (int64_t i = 0; i < extent; ++i) {
+      positions.push_back(
+          static_cast<double>(std::max<int64_t>(i - distance, 0)));
+    }
+    Value* from = b.Constant(DType::kI32, {extent}, std::move(positions));
+    Value* earlier = b.Take(best, from, dim);
+    Value* better = b.Compare(kGreatest ? "gt" : "lt", earlier, best);
+    better = b.And(b.Or(better, b.Compare("ne", earlier, earlier)),
+                   b.Compare("eq", best, best));
+    best = b.Select(better, earlier, best);
+    index = b.Select(better, b.Take(index, from, dim), index);
+  }
+  return {b.TakeAlong(x, index, dim), index};
+}
+
+// log gamma of x, x - 1/2, ..: the logarithm of the multivariate gamma
+// function.
+Values MultivariateLogGamma(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = FloatSelf(call);
+  const int64_t p = call.Int("p");
+  constexpr int64_t kMost = 256;
+  if (p < 1 || p > kMost) {
+    call.Throw(fmt::format("p {}: expected 1 to {}", p, kMost));
+  }
+  Value* sum =
+      b.ScalarLike(x, static_cast<double>(p * (p - 1)) / 4 * std::log(M_PI));
+  for (int64_t i = 0; i < p; ++i) {
+    Value* shifted = b.Minus(x, static_cast<double>(i) / 2);
+    sum = b.Plus(sum, InWideFloats(b, LogGamma, shifted));
+  }
+  return {sum};
+}
+
+// The distribution function of the standard normal distribution.
+Values NormalProbability(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = FloatSelf(call);
+  return {b.Times(b.Plus(b.Erf(b.Times(x, M_SQRT1_2)), 1.0), 0.5)};
+}
+
+// -x log(x), 0 for 0 and negative infinity before it
+Values Entropy(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = FloatSelf(call);
+  Value* log = b.Log(x);
+  Value* y = b.Neg(b.Times(x, log));
+  y = b.Select(b.Compare("eq", x, 0.0), b.ScalarLike(x, 0), y);
+  y = b.Select(b.Compare("lt", x, 0.0),
+               b.ScalarLike(x, -std::numeric_limits<double>::infinity()), y);
+  return {b.CustomGradient(y, {x}, [&](Value* dy) {
+    return Values{b.Neg(b.Times(dy, b.Plus(log, 1.0)))};
+  })};
+}
+
+// x log(1 + y), 0 for x = 0
+Values XLogOnePlusY(AtenCall& call) {
   Builder& b = call.b();
   Value* x = FloatSelf(call);
   Value* y = AsFloat(call, call.Tensor("other"));
-  const double unit = kOfTwo ? std::log(2.0) : 1;
-  // max + log(1 + exp(-|a - b|)). Equal infinities have no difference.
-  Value* same = b.Compare("eq", x, y);
-  Value* zero = b.ScalarLike(x, 0);
-  Value* gap = b.Select(same, zero, b.Minus(x, y));
-  Value* greater = b.Compare("gt", gap, 0.0);
-  Value* least = b.Times(b.Select(greater, b.Neg(gap), gap), unit);
-  Value* rest = b.Divide(LogOnePlus(b, b.Exp(least)), unit);
-  return {b.Plus(b.Select(greater, x, y), rest)};
+  Value* none = b.And(b.Compare("eq", x, 0.0), b.Compare("eq", y, y));
+  y = b.Select(none, b.ScalarLike(y, 0), y);
+  return {b.Times(x, InWideFloats(b, LogOnePlus, y))};
+}
+
+// Whether x is negative, or the zero of that sign.
+Value* IsNegative(Builder& b, Value* x) {
+  Value* negative = b.Compare("lt", x, 0.0);
+  if (!ir::IsFloat(x->type().dtype)) return negative;
+  Value* none = b.Compare("eq", x, 0.0);
+  Value* inverse =
+      b.Divide(b.ScalarLike(x, 1), b.Select(none, x, b.ScalarLike(x, 1)));
+  return b.Or(negative, b.And(none, b.Compare("lt", inverse, 0.0)));
+}
+
+Values SignBit(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  if (x->type().dtype == DType::kBool) return {x};
+  return {IsNegative(call.b(), x)};
+}
+
+// The magnitude of self with the sign of other. The gradient for 0 is 0.
+Values CopySign(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = FloatSelf(call);
+  Value* size = b.Abs(x);
+  if (!call.IsTensor("other")) {
+    return {std::signbit(call.Number("other")) ? b.Neg(size) : size};
+  }
+  Value* negative = IsNegative(b, AsFloat(call, call.Tensor("other")));
+  return {b.Select(negative, b.Neg(size), size)};
+}
+
+Values IsReal(AtenCall& call) {
+  return {call.b().Constant(DType::kBool, ShapeOf(call.Tensor("self")), {1})};
+}
+
+// self 2^other
+Values LoadExponent(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = FloatSelf(call);
+  Value* y = AsFloat(call, call.Tensor("other"));
+  const DType dtype = Promote(x, y);
+  return {b.Times(b.Cast(x, dtype), b.Exp(b.Times(b.Cast(y, dtype), M_LN2)))};
+}
+
+// Whether each element is among those of a second tensor, or is not.
+Values IsIn(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("elements");
+  Value* of = call.Tensor("test_elements");
+  call.Bool("assume_unique", false);
+  const DType dtype = Promote(x, of);
+  ir::Shape pairs = ShapeOf(x);
+  const int64_t rank = RankOf(x);
+  pairs.push_back(of->type().num_elements());
+  std::vector<int64_t> dims(ShapeOf(x).size());
+  std::iota(dims.begin(), dims.end(), 0);
+  of = b.Reshape(b.Cast(of, dtype), {pairs.back()});
+  Value* equal = b.Compare("eq", b.Broadcast(b.Cast(x, dtype), pairs, dims),
+                           b.Broadcast(of, pairs, {rank}));
+  Value* found = b.Add("reduce", {equal},
+                       {{"kind", std::string("any")},
+                        {"dims", std::vector<int64_t>{rank}}})
+                     ->output();
+  return {call.Bool("invert", false) ? b.Not(found) : found};
 }
 
 // The number, if the other operand is NaN.
@@ -370,6 +537,18 @@ Values Sort(AtenCall& call) {
                  call.Bool("descending", false));
 }
 
+// Sorts the first dimension.
+Values SortRows(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  if (RankOf(x) == 0) return {x};
+  const int64_t extent = ShapeOf(x)[0];
+  if (extent > kMostRanked) {
+    call.Throw(fmt::format("{}: expected at most {} rows", ToString(x->type()),
+                           kMostRanked));
+  }
+  return {Leading(call.b(), x, 0, extent, /*largest=*/false).values};
+}
+
 Values ArgSort(AtenCall& call) { return {Sort(call)[1]}; }
 
 constexpr AtenOp kFunctionOps[] = {
@@ -389,10 +568,16 @@ constexpr AtenOp kFunctionOps[] = {
     {"atan2.default", Atan2},
     {"atan.default", Wide<ArcTangent>},
     {"atanh.default", Wide<AreaTangent>},
+    {"copysign.Scalar", CopySign},
+    {"copysign.Tensor", CopySign},
     {"cosine_similarity.default", CosineSimilarity},
     {"cosh.default", Wide<HyperbolicCosine>},
+    {"cummax.default", CumulativeExtremum<true>},
+    {"cummin.default", CumulativeExtremum<false>},
+    {"digamma.default", Wide<Digamma>},
     {"expm1.default", Wide<ExpMinusOne>},
     {"erfc.default", ErfComplement},
+    {"erfinv.default", Wide<InverseErf>},
     {"float_power.Tensor_Scalar", FloatPower},
     {"float_power.Tensor_Tensor", FloatPower},
     {"fmax.default", OfNumbers<&Builder::Maximum>},
@@ -403,15 +588,22 @@ constexpr AtenOp kFunctionOps[] = {
     {"isclose.default", IsClose},
     {"isfinite.default", IsFinite},
     {"isinf.default", IsInf},
+    {"isin.Tensor_Tensor", IsIn},
     {"isnan.default", IsNan},
     {"isneginf.default", IsInfinity<true>},
     {"isposinf.default", IsInfinity<false>},
+    {"isreal.default", IsReal},
+    {"ldexp.Tensor", LoadExponent},
     {"lerp.Scalar", Lerp},
     {"lerp.Tensor", Lerp},
+    {"lgamma.default", Wide<LogGamma>},
     {"log1p.default", Wide<LogOnePlus>},
     {"logit.default", Logit},
     {"logaddexp2.default", LogAddExp<true>},
     {"logaddexp.default", LogAddExp<false>},
+    {"logcumsumexp.default", LogCumulativeSum},
+    {"msort.default", SortRows},
+    {"mvlgamma.default", MultivariateLogGamma},
     {"nan_to_num.default", NanToNum},
     {"outer.default", Outer},
     {"pow.Scalar", ScalarPow},
@@ -422,11 +614,15 @@ constexpr AtenOp kFunctionOps[] = {
     {"round.default", Round},
     {"sign.default", Sign},
     {"sgn.default", Sign},
+    {"signbit.default", SignBit},
     {"sinc.default", Sinc},
     {"sinh.default", Wide<HyperbolicSine>},
     {"softshrink.default", Softshrink},
     {"sort.default", Sort},
     {"sort.stable", Sort},
+    {"special_entr.default", Entropy},
+    {"special_ndtr.default", NormalProbability},
+    {"special_xlog1py.default", XLogOnePlusY},
     {"square.default", Square},
     {"tan.default", Wide<Tangent>},
     {"topk.default", TopElements},

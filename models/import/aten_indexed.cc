@@ -186,8 +186,8 @@ Value* HitsOf(AtenCall& call, Value* index, size_t dim, int64_t extent) {
 
 // Reduces the updates of each element; those without any are undefined.
 // Quadratic in the extent, because the IR's scatter only adds.
-Value* Reduced(AtenCall& call, const Scattering& s, Value* updates,
-               const char* kind, Value* neutral) {
+Value* ReducedUpdates(AtenCall& call, const Scattering& s, Value* updates,
+                      const char* kind, Value* neutral) {
   Builder& b = call.b();
   Value* hits = HitsOf(call, s.index, s.dim, ShapeOf(s.self)[s.dim]);
   const auto dim = static_cast<int64_t>(s.dim);
@@ -223,7 +223,8 @@ Value* ScatteredExtremum(AtenCall& call, const Scattering& s, bool greatest,
           ? b.Scalar(s.self->type().dtype, greatest ? -infinity : infinity)
           : (greatest ? b.ReduceMin(updates, all) : b.ReduceMax(updates, all));
   Value* hit = b.Compare("gt", CountsOf(b, s), 0.0);
-  Value* y = Reduced(call, s, updates, greatest ? "max" : "min", neutral);
+  Value* y =
+      ReducedUpdates(call, s, updates, greatest ? "max" : "min", neutral);
   if (with_self) y = greatest ? b.Maximum(s.self, y) : b.Minimum(s.self, y);
   y = b.Select(hit, y, s.self);
   if (!floats) return y;
@@ -255,7 +256,8 @@ Value* ScatteredProduct(AtenCall& call, const Scattering& s, bool with_self) {
   const Factor own = factor(s.self);
   const Factor update = factor(s.updates);
   Value* hit = b.Compare("gt", CountsOf(b, s), 0.0);
-  Value* product = Reduced(call, s, update.divisor, "prod", b.Scalar(dtype, 1));
+  Value* product =
+      ReducedUpdates(call, s, update.divisor, "prod", b.Scalar(dtype, 1));
   product = b.Select(hit, product, b.ScalarLike(product, 1));
   Value* zeros = s.add(update.none);
   if (with_self) {

@@ -36,17 +36,23 @@ constexpr Alias kAliases[] = {
     {"negative", "neg"},
     {"not_equal", "ne"},
     {"row_stack", "vstack"},
+    {"special_digamma", "digamma"},
     {"special_erf", "erf"},
     {"special_erfc", "erfc"},
+    {"special_erfinv", "erfinv"},
     {"special_exp2", "exp2"},
     {"special_expit", "sigmoid"},
     {"special_expm1", "expm1"},
+    {"special_gammaln", "lgamma"},
     {"special_log1p", "log1p"},
     {"special_logsumexp", "logsumexp"},
+    {"special_multigammaln", "mvlgamma"},
+    {"special_psi", "digamma"},
     {"special_round", "round"},
     {"special_sinc", "sinc"},
     {"special_xlogy", "xlogy"},
     {"subtract", "sub"},
+    {"trapz", "trapezoid"},
     {"true_divide", "div"},
 };
 
@@ -54,7 +60,8 @@ const AtenOp* FindRow(std::string_view name) {
   for (const auto family :
        {AtenConvolutionOps, AtenElementwiseOps, AtenFunctionOps, AtenIndexedOps,
         AtenLayerOps, AtenLossOps, AtenPoolOps, AtenRearrangedOps,
-        AtenRecurrentOps, AtenResamplingOps, AtenShapeOps, AtenVectorOps}) {
+        AtenRecurrentOps, AtenResamplingOps, AtenShapeOps, AtenSourceOps,
+        AtenVectorOps}) {
     for (const AtenOp& op : family()) {
       if (op.name == name) return &op;
     }

@@ -40,7 +40,8 @@ std::span<const AtenOp> AtenPoolOps();
 std::span<const AtenOp> AtenRearrangedOps();
 std::span<const AtenOp> AtenRecurrentOps();
 std::span<const AtenOp> AtenResamplingOps();
-std::span<const AtenOp> AtenShapeOps();   // views, data movement, sources
+std::span<const AtenOp> AtenShapeOps();   // views, data movement
+std::span<const AtenOp> AtenSourceOps();  // constants, random numbers
 std::span<const AtenOp> AtenVectorOps();  // norms, products, order statistics
 
 // Pads by elements of "self", in mode reflect, replicate or circular.

@@ -28,6 +28,18 @@ void CheckRank(AtenCall& call, const Value* x, int64_t least) {
                          ToString(x->type())));
 }
 
+// Reads x along `dim` at `count` positions.
+Value* Rearranged(AtenCall& call, Value* x, size_t dim, int64_t count,
+                  const std::function<int64_t(int64_t)>& position) {
+  std::vector<double> positions;
+  for (int64_t i = 0; i < count; ++i) {
+    positions.push_back(static_cast<double>(position(i)));
+  }
+  Builder& b = call.b();
+  return b.Take(x, b.Constant(DType::kI32, {count}, std::move(positions)),
+                static_cast<int64_t>(dim));
+}
+
 // Reshapes x to `parts`, permutes them, and reshapes to `shape`.
 Value* Shuffled(Builder& b, Value* x, const Shape& parts, Ints64 permutation,
                 const Shape& shape) {
@@ -200,15 +212,18 @@ Values ColumnsToImage(AtenCall& call) {
 
 // --- Diagonals ---------------------------------------------------------------
 
-// Returns x with its two dimensions moved to the end.
-Value* WithLast(Builder& b, Value* x, int64_t first, int64_t second) {
+// Returns the order of dimensions of x with two of them at the end.
+Ints64 LastOrder(const Value* x, int64_t first, int64_t second) {
   Ints64 order;
   for (int64_t d = 0; d < RankOf(x); ++d) {
     if (d != first && d != second) order.push_back(d);
   }
   order.push_back(first);
   order.push_back(second);
-  return b.Transpose(x, order);
+  return order;
+}
+Value* WithLast(Builder& b, Value* x, int64_t first, int64_t second) {
+  return b.Transpose(x, LastOrder(x, first, second));
 }
 
 // Returns the diagonal of the last two dimensions as the last one.
@@ -235,14 +250,59 @@ Value* LastDiagonal(AtenCall& call, Value* x, int64_t offset) {
                 RankOf(x) - 2);
 }
 
+template <int64_t kFirst, int64_t kSecond>
 Values Diagonal(AtenCall& call) {
-  Value* x = call.Tensor("self");
+  const bool linalg = call.Has("A");
+  Value* x = call.Tensor(linalg ? "A" : "self");
   CheckRank(call, x, 2);
-  const int64_t first = DimArgument(call, x, "dim1", 0);
-  const int64_t second = DimArgument(call, x, "dim2", 1);
+  const int64_t first = DimArgument(call, x, "dim1", kFirst);
+  const int64_t second = DimArgument(call, x, "dim2", kSecond);
   if (first == second) call.Throw("dim1 and dim2: expected two dimensions");
   return {LastDiagonal(call, WithLast(call.b(), x, first, second),
                        call.Int("offset", 0))};
+}
+
+// Replaces the diagonal of two dimensions of x.
+Value* WithDiagonal(AtenCall& call, Value* x, Value* diagonal) {
+  Builder& b = call.b();
+  CheckRank(call, x, 2);
+  const int64_t offset = call.Int("offset", 0);
+  const int64_t first = DimArgument(call, x, "dim1", 0);
+  const int64_t second = DimArgument(call, x, "dim2", 1);
+  if (first == second) call.Throw("dim1 and dim2: expected two dimensions");
+  const Ints64 order = LastOrder(x, first, second);
+  Value* last = b.Transpose(x, order);
+  const Shape shape = ShapeOf(last);
+  if (ShapeOf(diagonal) != ShapeOf(LastDiagonal(call, last, offset))) {
+    call.Throw(fmt::format("a diagonal of {} for {}",
+                           ToString(diagonal->type()), ToString(x->type())));
+  }
+  const int64_t rank = RankOf(x);
+  const Shape matrix(shape.end() - 2, shape.end());
+  Value* row = b.Iota(DType::kI64, matrix, 0);
+  Value* hit = b.Compare("eq", b.Iota(DType::kI64, matrix, 1),
+                         b.Plus(row, static_cast<double>(offset)));
+  // The diagonal's element of each row, or any one.
+  const int64_t count = ShapeOf(diagonal).back();
+  Value* rows = Rearranged(
+      call, diagonal, static_cast<size_t>(rank - 2), matrix[0], [&](int64_t i) {
+        const int64_t at = i + std::min<int64_t>(offset, 0);
+        return std::clamp<int64_t>(at, 0, count - 1);
+      });
+  Ints64 dims(static_cast<size_t>(rank - 1));
+  std::iota(dims.begin(), dims.end(), 0);
+  Value* y = b.Select(b.Broadcast(hit, shape, {rank - 2, rank - 1}),
+                      b.Broadcast(rows, shape, dims), last);
+  return b.Transpose(y, ir::InversePermutation(order));
+}
+
+Values DiagonalScatter(AtenCall& call) {
+  Value* self = call.Tensor("self");
+  Value* source = call.b().Cast(call.Tensor("src"), self->type().dtype);
+  return {WithDiagonal(call, self, source)};
+}
+Value* WriteDiagonal(AtenCall& call, Value* base, Value* part, size_t) {
+  return WithDiagonal(call, base, part);
 }
 
 // Returns matrices with the last dimension as their diagonal.
@@ -297,6 +357,12 @@ Values Diag(AtenCall& call) {
   return {LastDiagonal(call, x, offset)};
 }
 
+Values DiagonalOfFlat(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  x = call.b().Reshape(x, {x->type().num_elements()});
+  return {Embedded(call.b(), x, call.Int("offset", 0))};
+}
+
 Values Trace(AtenCall& call) {
   Value* x = call.Tensor("self");
   if (RankOf(x) != 2) call.Throw("expected a matrix");
@@ -304,18 +370,6 @@ Values Trace(AtenCall& call) {
 }
 
 // --- Reversals and padding ---------------------------------------------------
-
-// Reads x along `dim` at `count` positions.
-Value* Rearranged(AtenCall& call, Value* x, size_t dim, int64_t count,
-                  const std::function<int64_t(int64_t)>& position) {
-  std::vector<double> positions;
-  for (int64_t i = 0; i < count; ++i) {
-    positions.push_back(static_cast<double>(position(i)));
-  }
-  Builder& b = call.b();
-  return b.Take(x, b.Constant(DType::kI32, {count}, std::move(positions)),
-                static_cast<int64_t>(dim));
-}
 
 // Reads all rolled dimensions at once.
 Values Roll(AtenCall& call) {
@@ -445,9 +499,7 @@ Values AtLeastRank(AtenCall& call) {
 }
 
 Values Joined(AtenCall& call, Values parts, int64_t dim) {
-  for (Value*& part : parts) {
-    part = call.b().Cast(part, Promote(part, parts[0]));
-  }
+  ToCommonDType(call.b(), parts);
   return {call.b().Concat(std::move(parts), dim)};
 }
 template <int64_t kRank>
@@ -488,45 +540,6 @@ Values BlockDiagonal(AtenCall& call) {
     left += own;
   }
   return Joined(call, std::move(parts), 0);
-}
-
-Value* Part(Builder& b, Value* x, size_t dim, int64_t from, int64_t to) {
-  Ints64 start(ShapeOf(x).size(), 0);
-  Ints64 limit = ShapeOf(x);
-  start[dim] = from;
-  limit[dim] = to;
-  return b.Slice(x, std::move(start), std::move(limit));
-}
-
-// Cuts at indices, or into sections of which the first ones are greater.
-Values TensorSplit(AtenCall& call) {
-  Value* x = call.Tensor("self");
-  const auto dim = static_cast<size_t>(DimArgument(call, x, "dim", 0));
-  const int64_t extent = ShapeOf(x)[dim];
-  Ints64 ends;
-  if (call.Has("indices")) {
-    for (int64_t end : call.Ints("indices")) {
-      ends.push_back(end < 0 ? end + extent : end);
-    }
-    ends.push_back(extent);
-  } else {
-    const int64_t sections = call.Int("sections");
-    if (sections < 1 || sections > extent) {
-      call.Throw(
-          fmt::format("{} sections of {}", sections, ToString(x->type())));
-    }
-    for (int64_t i = 1; i <= sections; ++i) {
-      ends.push_back(extent / sections * i + std::min(i, extent % sections));
-    }
-  }
-  Values parts;
-  int64_t from = 0;
-  for (const int64_t end : ends) {
-    if (end <= from || end > extent) call.Throw("a part without elements");
-    parts.push_back(Part(call.b(), x, dim, from, end));
-    from = end;
-  }
-  return parts;
 }
 
 Values RepeatInterleave(AtenCall& call) {
@@ -576,55 +589,155 @@ Values MatrixTranspose(AtenCall& call) {
   CheckRank(call, x, 2);
   return {WithLast(call.b(), x, RankOf(x) - 1, RankOf(x) - 2)};
 }
+Value* WriteMatrixTranspose(AtenCall& call, Value*, Value* part, size_t) {
+  return WithLast(call.b(), part, RankOf(part) - 1, RankOf(part) - 2);
+}
 
-// The rows and columns of a triangle, i64 [2, elements].
-template <bool kLower>
-Values TriangleIndices(AtenCall& call) {
-  const int64_t rows = call.Int("row");
-  const int64_t columns = call.Int("col");
-  const int64_t offset = call.Int("offset", 0);
-  constexpr int64_t kMost = 1 << 22;
-  if (rows < 1 || columns < 1 || rows > kMost / columns) {
-    call.Throw(fmt::format("a triangle of {} by {}", rows, columns));
+// The tuples of elements of vectors, one per row.
+Values CartesianProduct(AtenCall& call) {
+  Builder& b = call.b();
+  const Values given = call.Tensors("tensors");
+  if (given.size() == 1) return given;
+  Shape shape;
+  for (const Value* vector : given) {
+    if (RankOf(vector) != 1) {
+      call.Throw("expected vectors, got " + ToString(vector->type()));
+    }
+    shape.push_back(ShapeOf(vector)[0]);
   }
-  std::vector<double> indices, of_columns;
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) {
-      if (kLower ? c - r > offset : c - r < offset) continue;
-      indices.push_back(static_cast<double>(r));
-      of_columns.push_back(static_cast<double>(c));
+  const int64_t count = ir::NumElements(shape);
+  Values columns;
+  for (size_t i = 0; i < given.size(); ++i) {
+    Value* grid = b.Broadcast(given[i], shape, {static_cast<int64_t>(i)});
+    columns.push_back(b.Reshape(grid, {count, 1}));
+  }
+  return Joined(call, std::move(columns), 1);
+}
+
+// The subsets of r elements of a vector, in order, one per row.
+Values Combinations(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const int64_t r = call.Int("r", 2);
+  const bool repeated = call.Bool("with_replacement", false);
+  const int64_t extent = x->type().num_elements();
+  constexpr int64_t kMost = 1 << 22;
+  if (RankOf(x) != 1 || r < 1 || r > kMost || (!repeated && r > extent)) {
+    call.Throw(fmt::format("{} of {}", r, ToString(x->type())));
+  }
+  std::vector<double> indices;
+  Ints64 subset(static_cast<size_t>(r));
+  if (!repeated) std::iota(subset.begin(), subset.end(), 0);
+  for (bool more = true; more;) {
+    indices.insert(indices.end(), subset.begin(), subset.end());
+    if (std::ssize(indices) > kMost) call.Throw("too many subsets");
+    // Advances the last index that can.
+    more = false;
+    for (size_t i = subset.size(); i-- > 0 && !more;) {
+      const auto after = static_cast<int64_t>(subset.size() - 1 - i);
+      more = subset[i] + 1 < extent - (repeated ? 0 : after);
+      if (!more) continue;
+      ++subset[i];
+      for (size_t j = i + 1; j < subset.size(); ++j) {
+        subset[j] = subset[j - 1] + (repeated ? 0 : 1);
+      }
     }
   }
-  if (indices.empty()) call.Throw("a triangle without elements");
-  const auto count = static_cast<int64_t>(indices.size());
-  indices.insert(indices.end(), of_columns.begin(), of_columns.end());
-  return {call.b().Constant(call.DType(DType::kI64), {2, count},
-                            std::move(indices))};
+  const int64_t count = std::ssize(indices) / r;
+  return {
+      b.Take(x, b.Constant(DType::kI32, {count, r}, std::move(indices)), 0)};
 }
+
+// The powers 0 to N - 1 of each element, as a new last dimension.
+Value* Powers(AtenCall& call, Value* x, int64_t count, bool increasing) {
+  Builder& b = call.b();
+  constexpr int64_t kMost = 1024;
+  if (count < 1 || count > kMost) {
+    call.Throw(fmt::format("{} powers: expected 1 to {}", count, kMost));
+  }
+  Shape column = ShapeOf(x);
+  column.push_back(1);
+  x = b.Reshape(x, column);
+  Values powers{b.Constant(x->type().dtype, column, {1})};
+  while (std::ssize(powers) < count) {
+    powers.push_back(b.Times(powers.back(), x));
+  }
+  if (!increasing) std::reverse(powers.begin(), powers.end());
+  return b.Concat(powers, RankOf(x) - 1);
+}
+template <bool kIncreasing>
+Values Vandermonde(AtenCall& call) {
+  Value* x = call.Tensor("x");
+  CheckRank(call, x, 1);
+  if (x->type().dtype == DType::kBool) x = call.b().Cast(x, DType::kI64);
+  const int64_t count = call.Int("N", ShapeOf(x).back());
+  return {
+      Powers(call, x, count, kIncreasing || call.Bool("increasing", false))};
+}
+
+// Moves frequency 0 to the middle, or back.
+template <bool kBack>
+Values ShiftFrequencies(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  for (const int64_t given : ReducedDims(call, x)) {
+    const auto dim = static_cast<size_t>(DimOf(call, given, RankOf(x)));
+    const int64_t extent = ShapeOf(x)[dim];
+    const int64_t shift = kBack ? extent / 2 : (extent + 1) / 2;
+    x = Rearranged(call, x, dim, extent,
+                   [&](int64_t i) { return (i + shift) % extent; });
+  }
+  return {x};
+}
+
+// Sums over the dimensions that broadcasting from `size` would add or widen.
+Values SumToSize(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  const Shape size = call.Ints("size");
+  const size_t added = ShapeOf(x).size() - size.size();
+  if (size.size() > ShapeOf(x).size()) call.Throw("size: too many dimensions");
+  Ints64 dims;
+  for (size_t d = 0; d < ShapeOf(x).size(); ++d) {
+    if (d < added || (size[d - added] == 1 && ShapeOf(x)[d] != 1)) {
+      dims.push_back(static_cast<int64_t>(d));
+    }
+  }
+  Value* y = call.b().Reshape(call.b().ReduceSum(x, dims, true), size);
+  return {y};
+}
+
+using enum AtenMemory;
 
 constexpr AtenOp kRearrangedOps[] = {
     {"atleast_1d.default", AtLeastRank<1>},
     {"atleast_2d.default", AtLeastRank<2>},
     {"atleast_3d.default", AtLeastRank<3>},
     {"block_diag.default", BlockDiagonal},
+    {"cartesian_prod.default", CartesianProduct},
     {"channel_shuffle.default", ChannelShuffle},
     {"col2im.default", ColumnsToImage},
     {"column_stack.default", ColumnStack},
+    {"combinations.default", Combinations},
     {"diag_embed.default", DiagonalEmbedding},
     {"diag.default", Diag},
-    {"diagonal.default", Diagonal},
-    {"diagonal_copy.default", Diagonal},
+    {"diagflat.default", DiagonalOfFlat},
+    {"diagonal.default", Diagonal<0, 1>, kView, WriteDiagonal},
+    {"diagonal_copy.default", Diagonal<0, 1>},
+    {"diagonal_scatter.default", DiagonalScatter},
     {"dstack.default", StackAlong<3>},
+    {"fft_fftshift.default", ShiftFrequencies<false>},
+    {"fft_ifftshift.default", ShiftFrequencies<true>},
     {"flip.default", Flip},
     {"fliplr.default", FlipDim<1>},
     {"flipud.default", FlipDim<0>},
     {"hstack.default", StackAlong<1>},
     {"im2col.default", ImageToColumns},
-    {"mT.default", MatrixTranspose},
-    {"moveaxis.int", MoveDim},
-    {"moveaxis.intlist", MoveDim},
-    {"movedim.int", MoveDim},
-    {"movedim.intlist", MoveDim},
+    {"linalg_diagonal.default", Diagonal<-2, -1>},
+    {"linalg_vander.default", Vandermonde<true>},
+    {"mT.default", MatrixTranspose, kView, WriteMatrixTranspose},
+    {"moveaxis.int", MoveDim, kView},
+    {"moveaxis.intlist", MoveDim, kView},
+    {"movedim.int", MoveDim, kView},
+    {"movedim.intlist", MoveDim, kView},
     {"pixel_shuffle.default", PixelShuffle<true>},
     {"pixel_unshuffle.default", PixelShuffle<false>},
     {"reflection_pad1d.default", ReflectionPad},
@@ -636,12 +749,11 @@ constexpr AtenOp kRearrangedOps[] = {
     {"replication_pad3d.default", ReplicationPad},
     {"roll.default", Roll},
     {"rot90.default", Rotate90},
-    {"tensor_split.indices", TensorSplit},
-    {"tensor_split.sections", TensorSplit},
+    {"sum_to_size.default", SumToSize},
     {"trace.default", Trace},
-    {"tril_indices.default", TriangleIndices<true>},
-    {"triu_indices.default", TriangleIndices<false>},
-    {"unfold.default", Unfold},
+    {"unfold.default", Unfold, kView},
+    {"unfold_copy.default", Unfold},
+    {"vander.default", Vandermonde<false>},
     {"vstack.default", StackAlong<2>},
 };
 

@@ -297,6 +297,69 @@ Values Unbind(AtenCall& call) {
   return parts;
 }
 
+// The dimension that tensor_split (-1), vsplit, hsplit or dsplit cuts. hsplit
+// cuts a vector's only dimension.
+template <int64_t kDim>
+size_t SectionDim(AtenCall& call, const Value* x) {
+  if (kDim < 0) return static_cast<size_t>(DimArgument(call, x, "dim", 0));
+  const int64_t rank = RankOf(x);
+  const int64_t dim = kDim == 1 && rank == 1 ? 0 : kDim;
+  if (dim >= rank || (kDim == 0 && rank < 2)) {
+    call.Throw("expected more dimensions, got " + ToString(x->type()));
+  }
+  const int64_t extent = ShapeOf(x)[static_cast<size_t>(dim)];
+  const int64_t sections = call.Int("sections", 1);
+  if (sections < 1 || extent % sections != 0) {
+    call.Throw(
+        fmt::format("{} equal sections of {}", sections, ToString(x->type())));
+  }
+  return static_cast<size_t>(dim);
+}
+
+// Cuts at indices, or into sections of which the first ones are greater.
+template <int64_t kDim>
+std::vector<Range> SectionRanges(AtenCall& call, const Value* x) {
+  const size_t dim = SectionDim<kDim>(call, x);
+  const int64_t extent = ShapeOf(x)[dim];
+  std::vector<int64_t> ends;
+  if (call.Has("indices")) {
+    for (int64_t end : call.Ints("indices")) {
+      ends.push_back(end < 0 ? end + extent : end);
+    }
+    ends.push_back(extent);
+  } else {
+    const int64_t sections = call.Int("sections");
+    if (sections < 1 || sections > extent) {
+      call.Throw(
+          fmt::format("{} sections of {}", sections, ToString(x->type())));
+    }
+    for (int64_t i = 1; i <= sections; ++i) {
+      ends.push_back(extent / sections * i + std::min(i, extent % sections));
+    }
+  }
+  std::vector<Range> ranges;
+  int64_t from = 0;
+  for (const int64_t end : ends) {
+    if (end <= from || end > extent) call.Throw("a part without elements");
+    ranges.push_back({dim, from, end});
+    from = end;
+  }
+  return ranges;
+}
+template <int64_t kDim>
+Values Sections(AtenCall& call) {
+  Value* x = call.Tensor("self");
+  Values parts;
+  for (const Range& range : SectionRanges<kDim>(call, x)) {
+    parts.push_back(Part(call, x, range));
+  }
+  return parts;
+}
+template <int64_t kDim>
+Value* WriteSection(AtenCall& call, Value* base, Value* part, size_t index) {
+  return Replaced(call, base, part, SectionRanges<kDim>(call, base).at(index));
+}
+
 // Returns "self" with a part replaced by "src".
 template <auto kWrite>
 Values Scattered(AtenCall& call) {
@@ -367,9 +430,7 @@ Values Cat(AtenCall& call) {
     return part->type().num_elements() == 0;
   });
   if (parts.empty()) call.Throw("tensors without elements");
-  for (Value*& part : parts) {
-    part = call.b().Cast(part, Promote(part, parts[0]));
-  }
+  ToCommonDType(call.b(), parts);
   return {call.b().Concat(parts, call.Int("dim", 0))};
 }
 
@@ -381,6 +442,7 @@ Values Stack(AtenCall& call) {
     shape.insert(shape.begin() + dim, 1);
     part = call.b().Reshape(part, shape);
   }
+  ToCommonDType(call.b(), parts);
   return {call.b().Concat(parts, dim)};
 }
 
@@ -459,101 +521,6 @@ Values Diff(AtenCall& call) {
   return {x};
 }
 
-// --- Sources ----------------------------------------------------------------
-
-// Returns a tensor whose elements, if any, have this value.
-Value* Constant(AtenCall& call, ir::DType dtype, const Shape& shape,
-                double value) {
-  if (std::ranges::find(shape, 0) != shape.end()) {
-    return EmptyPart(call.b(), {dtype, shape, {}});
-  }
-  return call.b().Constant(dtype, shape, {value});
-}
-
-template <const char* size_or_like, int value>
-Values Filled(AtenCall& call) {
-  const std::string_view kind = size_or_like;
-  DType dtype = DType::kF32;
-  Shape shape;
-  if (kind != "size") {
-    dtype = call.Tensor("self")->type().dtype;
-    shape = ShapeOf(call.Tensor("self"));
-  }
-  if (kind != "like") shape = call.Ints("size");
-  return {Constant(call, call.DType(dtype), shape, value)};
-}
-constexpr char kSize[] = "size";    // a size, f32
-constexpr char kLike[] = "like";    // shape and dtype of self
-constexpr char kDType[] = "dtype";  // a size, dtype of self
-
-Values Full(AtenCall& call) {
-  const bool like = call.Has("self");
-  DType dtype = like ? call.Tensor("self")->type().dtype : DType::kF32;
-  const Shape shape =
-      call.Has("size") ? call.Ints("size") : ShapeOf(call.Tensor("self"));
-  return {Constant(call, call.DType(dtype), shape, call.Number("fill_value"))};
-}
-
-Values Linspace(AtenCall& call) {
-  Builder& b = call.b();
-  const int64_t steps = call.Int("steps");
-  if (steps < 1) call.Throw("steps: expected 1 or more");
-  const double start = call.Number("start");
-  const double end = call.Number("end");
-  const DType dtype = call.DType(DType::kF32);
-  const double step =
-      steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
-  if (!ir::IsFloat(dtype)) call.Throw("dtype: expected a float");
-  return {b.Plus(b.Times(b.Iota(dtype, {steps}, 0), step), start)};
-}
-
-Values Rand(AtenCall& call) {
-  const Shape shape =
-      call.Has("self") ? ShapeOf(call.Tensor("self")) : call.Ints("size");
-  return {call.b().Cast(call.layers().Random(shape), call.DType(DType::kF32))};
-}
-
-Values Eye(AtenCall& call) {
-  Builder& b = call.b();
-  const int64_t rows = call.Int("n");
-  const Shape shape{rows, call.Int("m", rows)};
-  Value* one = b.Compare("eq", b.Iota(DType::kI64, shape, 0),
-                         b.Iota(DType::kI64, shape, 1));
-  return {b.Cast(one, call.DType(DType::kF32))};
-}
-
-Values OneHot(AtenCall& call) {
-  Builder& b = call.b();
-  Value* x = call.Tensor("self");
-  Shape shape = ShapeOf(x);
-  const int64_t classes = call.Int("num_classes", -1);
-  if (classes < 1) call.Throw("num_classes: expected 1 or more");
-  shape.push_back(1);
-  x = b.Reshape(x, shape);
-  shape.back() = classes;
-  Value* hot = b.Compare("eq", b.Iota(x->type().dtype, shape, RankOf(x) - 1),
-                         b.BroadcastTo(x, shape));
-  return {b.Cast(hot, DType::kI64)};
-}
-
-Values ScalarTensor(AtenCall& call) {
-  return {call.b().Scalar(call.DType(DType::kF32), call.Number("s"))};
-}
-
-Values Arange(AtenCall& call) {
-  const double start = call.Number("start", 0);
-  const double step = call.Number("step", 1);
-  const double count = std::ceil((call.Number("end") - start) / step);
-  if (!(count >= 1 && count <= 1e9)) {
-    call.Throw(fmt::format("expected 1 to 1e9 elements, got {}", count));
-  }
-  Builder& b = call.b();
-  const DType dtype = call.DType(DType::kI64);
-  Value* index = b.Iota(dtype, {static_cast<int64_t>(count)}, 0);
-  if (step != 1) index = b.Times(index, step);
-  return {start == 0 ? index : b.Plus(index, start)};
-}
-
 template <bool lower>
 Values Triangle(AtenCall& call) {
   Builder& b = call.b();
@@ -591,58 +558,6 @@ Values Convert(AtenCall& call) {
   return {call.b().Cast(x, dtype)};
 }
 
-Values Dropout(AtenCall& call) {
-  Value* x = call.Tensor(call.Has("self") ? "self" : "input");
-  const double p = call.Number("p");
-  if (!call.Bool("train", true)) return {x};
-  return {call.layers().Dropout(x, p)};
-}
-
-// The mask has no gradient and no other use.
-Values NativeDropout(AtenCall& call) { return {Dropout(call)[0], nullptr}; }
-
-// Drops elements, or whole channels. With kAlpha, keeps the mean and variance
-// of SELU's results (Klambauer et al., "Self-Normalizing Neural Networks",
-// 2017): dropped elements become SELU's lower limit, then all are scaled and
-// shifted.
-template <bool kChannels, bool kAlpha>
-Values DropoutVariant(AtenCall& call) {
-  Builder& b = call.b();
-  Value* x = call.Tensor("input");
-  const double p = call.Number("p");
-  if (!call.Bool("train", true) || !call.layers().training() || p == 0) {
-    return {x};
-  }
-  Shape shape = ShapeOf(x);
-  if (kChannels) {
-    if (shape.size() < 2) {
-      call.Throw("expected [N,C,..], got " + ToString(x->type()));
-    }
-    std::fill(shape.begin() + 2, shape.end(), 1);
-  }
-  Value* kept = b.BroadcastTo(b.Compare("ge", call.layers().Random(shape), p),
-                              ShapeOf(x));
-  if (!kAlpha || p == 1) {
-    const double scale = p == 1 ? 0 : 1 / (1 - p);
-    return {b.Select(kept, b.Times(x, scale), b.ScalarLike(x, 0))};
-  }
-  constexpr double kLeast = -1.7580993408473766;
-  const double scale = 1 / std::sqrt((kLeast * kLeast * p + 1) * (1 - p));
-  Value* dropped = b.Select(kept, x, b.ScalarLike(x, kLeast));
-  return {b.Plus(b.Times(dropped, scale), -scale * kLeast * p)};
-}
-
-// Returns 1 with probability p, else 0. In evaluation returns the expectation
-// p, so that the usual division by p gives 1.
-Values Bernoulli(AtenCall& call) {
-  Builder& b = call.b();
-  Value* self = call.Tensor("self");
-  const double p = call.Number("p", 0.5);
-  if (!call.layers().training()) return {b.ScalarLike(self, p)};
-  Value* below = b.Compare("lt", call.layers().Random(ShapeOf(self)), p);
-  return {b.Cast(below, self->type().dtype)};
-}
-
 using enum AtenMemory;
 
 constexpr AtenOp kShapesOps[] = {
@@ -654,11 +569,15 @@ constexpr AtenOp kShapesOps[] = {
     {"chunk.default", Split, kView, WriteSplit},
     {"contiguous.default", Same, kMaybeView, WriteSame},
     {"detach.default", Detach, kView},
+    {"dsplit.array", Sections<2>, kView, WriteSection<2>},
+    {"dsplit.int", Sections<2>, kView, WriteSection<2>},
     {"broadcast_tensors.default", BroadcastTensors, kMaybeView},
     {"broadcast_to.default", Expand, kView},
     {"expand.default", Expand, kView},
     {"expand_as.default", Expand, kView},
     {"flatten.using_ints", Flatten, kMaybeView, WriteReshaped},
+    {"hsplit.array", Sections<1>, kView, WriteSection<1>},
+    {"hsplit.int", Sections<1>, kView, WriteSection<1>},
     {"narrow.default", Narrow, kView, WriteNarrow},
     {"numpy_T.default", Permute, kView, WritePermuted},
     {"permute.default", Permute, kView, WritePermuted},
@@ -675,12 +594,16 @@ constexpr AtenOp kShapesOps[] = {
     {"swapaxes.default", Permute, kView, WritePermuted},
     {"swapdims.default", Permute, kView, WritePermuted},
     {"t.default", Permute, kView, WritePermuted},
+    {"tensor_split.indices", Sections<-1>, kView, WriteSection<-1>},
+    {"tensor_split.sections", Sections<-1>, kView, WriteSection<-1>},
     {"transpose.int", Permute, kView, WritePermuted},
     {"unbind.int", Unbind, kView},
     {"unflatten.int", Unflatten, kView, WriteReshaped},
     {"unsqueeze.default", Unsqueeze, kView, WriteReshaped},
     {"view.default", View, kView, WriteReshaped},
     {"view_as.default", View, kView, WriteReshaped},
+    {"vsplit.array", Sections<0>, kView, WriteSection<0>},
+    {"vsplit.int", Sections<0>, kView, WriteSection<0>},
     {"_unsafe_view.default", View},
     // Data movement
     {"alias_copy.default", Same},
@@ -688,12 +611,16 @@ constexpr AtenOp kShapesOps[] = {
     {"expand_copy.default", Expand},
     {"meshgrid.default", Meshgrid},
     {"meshgrid.indexing", Meshgrid},
+    {"narrow_copy.default", Narrow},
     {"permute_copy.default", Permute},
     {"select_copy.int", Select},
     {"slice_copy.Tensor", Slice},
     {"split_copy.Tensor", Split},
     {"split_with_sizes_copy.default", Split},
+    {"squeeze_copy.default", Squeeze},
+    {"squeeze_copy.dim", Squeeze},
     {"squeeze_copy.dims", Squeeze},
+    {"t_copy.default", Permute},
     {"transpose_copy.int", Permute},
     {"unbind_copy.int", Unbind},
     {"unsafe_chunk.default", Split},
@@ -721,39 +648,8 @@ constexpr AtenOp kShapesOps[] = {
     {"tril.default", Triangle<true>},
     {"triu.default", Triangle<false>},
     {"type_as.default", Convert, kMaybeView},
-    // Sources
-    {"arange.default", Arange},
-    {"arange.start", Arange},
-    {"arange.start_step", Arange},
-    {"bernoulli.float", Bernoulli},
-    {"bernoulli.p", Bernoulli},
-    {"dropout.default", Dropout},
-    {"alpha_dropout.default", DropoutVariant<false, true>},
-    {"feature_alpha_dropout.default", DropoutVariant<true, true>},
-    {"feature_dropout.default", DropoutVariant<true, false>},
-    {"empty.memory_format", Filled<kSize, 0>},
-    {"empty_like.default", Filled<kLike, 0>},
-    {"eye.default", Eye},
-    {"eye.m", Eye},
     {"fill.Scalar", Fill},
     {"fill.Tensor", Fill},
-    {"full.default", Full},
-    {"full_like.default", Full},
-    {"linspace.default", Linspace},
-    {"native_dropout.default", NativeDropout},
-    {"new_empty.default", Filled<kDType, 0>},
-    {"new_ones.default", Filled<kDType, 1>},
-    {"new_full.default", Full},
-    {"new_zeros.default", Filled<kDType, 0>},
-    {"one_hot.default", OneHot},
-    {"ones.default", Filled<kSize, 1>},
-    {"ones_like.default", Filled<kLike, 1>},
-    {"rand.default", Rand},
-    {"rand_like.default", Rand},
-    {"scalar_tensor.default", ScalarTensor},
-    {"zero.default", Filled<kLike, 0>},
-    {"zeros.default", Filled<kSize, 0>},
-    {"zeros_like.default", Filled<kLike, 0>},
 };
 
 }  // namespace

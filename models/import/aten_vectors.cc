@@ -29,13 +29,81 @@ Values VectorNorm(AtenCall& call) {
                  call.Bool("keepdim", false))};
 }
 
-// A norm of vectors, if dimensions or no order are given.
+// The greatest or least sum of the magnitudes of a column (1, -1) or a row (the
+// infinities). Other norms of matrices would take singular values.
+Values SumNorm(AtenCall& call, Value* x, Dims dims, double order) {
+  Builder& b = call.b();
+  for (int64_t& dim : dims) dim = DimOf(call, dim, RankOf(x));
+  if (dims.size() != 2 || dims[0] == dims[1]) {
+    call.Throw("expected two dimensions of a matrix");
+  }
+  const bool columns = std::abs(order) == 1;
+  if (!columns && !std::isinf(order)) {
+    call.Throw(
+        fmt::format("a matrix norm of order {}: expected fro, 1, -1, "
+                    "inf or -inf",
+                    order));
+  }
+  const Dims summed{dims[columns ? 0 : 1]};
+  const Dims reduced{dims[columns ? 1 : 0]};
+  Value* sums = b.ReduceSum(b.Abs(x), summed, /*keepdim=*/true);
+  Value* norm = order > 0 ? b.ReduceMax(sums, reduced, true)
+                          : b.ReduceMin(sums, reduced, true);
+  if (call.Bool("keepdim", false)) return {norm};
+  Shape shape = ShapeOf(x);
+  shape.erase(shape.begin() + std::max(dims[0], dims[1]));
+  shape.erase(shape.begin() + std::min(dims[0], dims[1]));
+  return {b.Reshape(norm, shape)};
+}
+
+Values MatrixNorm(AtenCall& call) {
+  Value* x = call.Tensor(call.Has("A") ? "A" : "self");
+  x = call.b().Cast(x, call.DType(x->type().dtype));
+  Dims dims = call.Ints("dim");
+  if (dims.empty()) dims = {-2, -1};
+  if (RankOf(x) < 2)
+    call.Throw("expected a matrix, got " + ToString(x->type()));
+  return SumNorm(call, x, dims, call.Number("ord"));
+}
+
+// Frobenius's norm of a matrix is that of the vector of its elements.
+Values FrobeniusNorm(AtenCall& call) {
+  Value* x = call.Tensor(call.Has("A") ? "A" : "self");
+  x = call.b().Cast(x, call.DType(x->type().dtype));
+  if (const std::string order = call.Text("ord", "fro"); order != "fro") {
+    call.Throw("ord " + order + ": expected fro, 1, -1, inf or -inf");
+  }
+  Dims dims = call.Ints("dim");
+  if (dims.empty()) dims = {-2, -1};
+  if (RankOf(x) < 2)
+    call.Throw("expected a matrix, got " + ToString(x->type()));
+  return {NormOf(call.b(), x, 2, dims, call.Bool("keepdim", false))};
+}
+
+// A norm of vectors, if one or no dimension, or no order is given.
 Values LinalgNorm(AtenCall& call) {
   const Value* x = call.Tensor("self");
   const bool vectors = !call.Has("ord") || RankOf(x) == 1 ||
                        (call.Has("dim") && call.Ints("dim").size() == 1);
-  if (!vectors) call.Throw("norms of matrices are not supported");
-  return VectorNorm(call);
+  return vectors ? VectorNorm(call) : MatrixNorm(call);
+}
+
+// Scales the slices of a dimension whose norm is greater than maxnorm down to
+// it.
+Values Renormalized(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  const int64_t kept = DimArgument(call, x, "dim");
+  const double most = call.Number("maxnorm");
+  Dims dims;
+  for (int64_t d = 0; d < RankOf(x); ++d) {
+    if (d != kept) dims.push_back(d);
+  }
+  Value* norm = NormOf(b, x, call.Number("p"), dims, /*keep=*/true);
+  Value* one = b.ScalarLike(norm, 1);
+  // PyTorch's constant.
+  Value* scale = b.Divide(b.ScalarLike(norm, most), b.Plus(norm, 1e-7));
+  return {b.Times(x, b.Select(b.Compare("gt", norm, most), scale, one))};
 }
 
 // g v / |v|, with norms over all dimensions but one, or over all for -1.
@@ -85,6 +153,33 @@ Values Distances(AtenCall& call) {
                  /*keep=*/false)};
 }
 
+// The distances of each row of a matrix from the following ones.
+Values PairDistances(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  if (RankOf(x) != 2 || ShapeOf(x)[0] < 2) {
+    call.Throw("expected two rows or more, got " + ToString(x->type()));
+  }
+  const int64_t rows = ShapeOf(x)[0];
+  constexpr int64_t kMostRows = 2048;
+  if (rows > kMostRows) {
+    call.Throw(fmt::format("{} rows: expected at most {}", rows, kMostRows));
+  }
+  std::vector<double> first, second;
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = i + 1; j < rows; ++j) {
+      first.push_back(static_cast<double>(i));
+      second.push_back(static_cast<double>(j));
+    }
+  }
+  const auto take = [&](std::vector<double> index) {
+    const int64_t count = std::ssize(index);
+    return b.Take(x, b.Constant(DType::kI32, {count}, std::move(index)), 0);
+  };
+  Value* difference = b.Minus(take(std::move(first)), take(std::move(second)));
+  return {NormOf(b, difference, call.Number("p", 2), {1}, /*keep=*/false)};
+}
+
 // --- Products ----------------------------------------------------------------
 
 // Sums over the last dimension of both.
@@ -100,6 +195,51 @@ Values Inner(AtenCall& call) {
   Shape shape(ShapeOf(x).begin(), ShapeOf(x).end() - 1);
   shape.insert(shape.end(), ShapeOf(y).begin(), ShapeOf(y).end() - 1);
   return {b.Reshape(product, shape)};
+}
+
+// Sums the products along a dimension. Both operands broadcast.
+Values VectorDot(AtenCall& call) {
+  Builder& b = call.b();
+  Value* products = b.Times(call.Tensor("x"), call.Tensor("y"));
+  return {b.ReduceSum(products, {DimArgument(call, products, "dim", -1)})};
+}
+
+// The product of two or more matrices, from the left.
+Values ChainOfProducts(AtenCall& call) {
+  const Values factors =
+      call.Tensors(call.Has("matrices") ? "matrices" : "tensors");
+  Value* product = factors[0];
+  for (size_t i = 1; i < factors.size(); ++i) {
+    product = call.b().Matmul(product, factors[i]);
+  }
+  return {product};
+}
+
+// Multiplies squares of squares.
+Values MatrixPower(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = call.Tensor("self");
+  int64_t n = call.Int("n");
+  constexpr int64_t kMost = 1 << 20;
+  if (RankOf(x) < 2 || ShapeOf(x).back() != ShapeOf(x).end()[-2] || n < 0 ||
+      n > kMost) {
+    call.Throw(
+        fmt::format("power {} of {}: expected square matrices and 0 to "
+                    "{}",
+                    n, ToString(x->type()), kMost));
+  }
+  if (n == 0) {
+    const int64_t rank = RankOf(x);
+    Value* one = b.Compare("eq", b.Iota(DType::kI64, ShapeOf(x), rank - 2),
+                           b.Iota(DType::kI64, ShapeOf(x), rank - 1));
+    return {b.Cast(one, x->type().dtype)};
+  }
+  Value* product = nullptr;
+  for (; n > 0; n /= 2) {
+    if (n % 2 == 1) product = product == nullptr ? x : b.Matmul(product, x);
+    if (n > 1) x = b.Matmul(x, x);
+  }
+  return {product};
 }
 
 // Sums over the named dimensions of both.
@@ -337,6 +477,46 @@ Values CumulativeProducts(AtenCall& call) {
   return {CumulativeProduct(call.b(), x, DimArgument(call, x, "dim"), false)};
 }
 
+// The integral along a dimension, or all integrals up to each element but the
+// first, by the trapezoid rule. The points x are a tensor, or dx apart.
+template <bool kCumulative>
+Values Trapezoids(AtenCall& call) {
+  Builder& b = call.b();
+  Value* y = AsFloat(call, call.Tensor("y"));
+  const int64_t dim = DimArgument(call, y, "dim", -1);
+  const auto halves = [&](Value* of, int64_t at, bool sum) {
+    const int64_t extent = ShapeOf(of)[static_cast<size_t>(at)];
+    if (extent < 2) {
+      call.Throw("expected two points or more, got " + ToString(of->type()));
+    }
+    Dims start(ShapeOf(of).size(), 0);
+    Shape limit = ShapeOf(of);
+    limit[static_cast<size_t>(at)] = extent - 1;
+    Value* first = b.Slice(of, start, limit);
+    start[static_cast<size_t>(at)] = 1;
+    Value* second = b.Slice(of, start, ShapeOf(of));
+    return sum ? b.Plus(first, second) : b.Minus(second, first);
+  };
+  Value* areas = b.Times(halves(y, dim, /*sum=*/true), 0.5);
+  if (call.Has("x")) {
+    Value* x = b.Cast(call.Tensor("x"), y->type().dtype);
+    if (RankOf(x) == 1) {  // of this dimension
+      Shape shape(ShapeOf(y).size(), 1);
+      shape[static_cast<size_t>(dim)] = ShapeOf(x)[0];
+      x = b.Reshape(x, shape);
+    }
+    const int64_t at = RankOf(x) - (RankOf(y) - dim);
+    if (at < 0 || RankOf(x) > RankOf(y)) {
+      call.Throw("x: expected the rank of y");
+    }
+    areas = b.Times(areas, halves(x, at, /*sum=*/false));
+  } else {
+    areas = b.Times(areas, call.Number("dx", 1));
+  }
+  if (kCumulative) return {b.CumulativeSum(areas, dim)};
+  return {b.ReduceSum(areas, {dim})};
+}
+
 // The number of sorted boundaries below each value, or up to it.
 Values Search(AtenCall& call) {
   Builder& b = call.b();
@@ -370,26 +550,40 @@ constexpr AtenOp kVectorOps[] = {
     {"aminmax.default", LeastAndGreatest},
     {"bucketize.Tensor", Search},
     {"cdist.default", Distances},
+    {"chain_matmul.default", ChainOfProducts},
     {"count_nonzero.default", CountNonzero},
     {"count_nonzero.dim_IntList", CountNonzero},
     {"cross.default", Cross},
     {"cumprod.default", CumulativeProducts},
+    {"cumulative_trapezoid.dx", Trapezoids<true>},
+    {"cumulative_trapezoid.x", Trapezoids<true>},
     {"dist.default", Distance},
     {"histc.default", Histogram},
     {"inner.default", Inner},
     {"kron.default", Kronecker},
     {"kthvalue.default", KthValue},
     {"linalg_cross.default", Cross},
+    {"linalg_matrix_norm.default", MatrixNorm},
+    {"linalg_matrix_norm.str_ord", FrobeniusNorm},
+    {"linalg_matrix_power.default", MatrixPower},
+    {"linalg_multi_dot.default", ChainOfProducts},
     {"linalg_norm.default", LinalgNorm},
+    {"linalg_norm.ord_str", FrobeniusNorm},
+    {"linalg_vecdot.default", VectorDot},
     {"linalg_vector_norm.default", VectorNorm},
+    {"matrix_power.default", MatrixPower},
     {"median.default", MedianOfAll},
     {"median.dim", Median},
     {"nanmean.default", OfNumbersOnly<true>},
     {"nansum.default", OfNumbersOnly<false>},
     {"pairwise_distance.default", PairwiseDistance},
+    {"pdist.default", PairDistances},
+    {"renorm.default", Renormalized},
     {"searchsorted.Tensor", Search},
     {"tensordot.default", TensorDot},
     {"torch.ops.transformers.grouped_mm_fallback.default", GroupedMatmul},
+    {"trapezoid.dx", Trapezoids<false>},
+    {"trapezoid.x", Trapezoids<false>},
 };
 
 }  // namespace

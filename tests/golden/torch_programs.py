@@ -429,6 +429,116 @@ class Scattered(nn.Module):
                 self.bags(ids, torch.tensor([0, 3, 3, 7])))
 
 
+class Numeric(nn.Module):
+    """Calls special functions, cumulative ones, shifts of bits, windows,
+    splits, and norms, powers and diagonals of matrices."""
+
+    def of_numbers(self, x, y, ids):
+        positive = x * x + 0.1
+        return (torch.lgamma(4 * x), torch.digamma(positive),
+                torch.erfinv(0.95 * torch.tanh(y)), torch.mvlgamma(positive + 1, 2),
+                torch.special.entr(positive), torch.special.ndtr(x),
+                torch.special.xlog1py(x, positive), torch.copysign(x, y),
+                torch.ldexp(x, torch.tensor(3)), torch.logcumsumexp(x, 2),
+                *torch.cummax(y, 1), *torch.cummin(x, 2), torch.msort(x),
+                torch.isin(torch.round(y), torch.tensor([-1, 1])).long(),
+                torch.signbit(torch.stack([x, -y * 0])).long(),
+                F.rrelu(x, 0.1, 0.2), torch.trapezoid(x, dx=0.5, dim=1),
+                torch.cumulative_trapezoid(y, x), torch.cartesian_prod(x[0, 0], y[1, 2]),
+                torch.combinations(x[1, 0], 3), torch.linalg.vander(y[0], N=3),
+                torch.vander(ids, 3))
+
+    def of_matrices(self, x, y):
+        norm = torch.linalg.matrix_norm
+        square = x[..., :3]
+        return (*(norm(x, p) for p in ("fro", 1, -1, float("inf"))),
+                torch.linalg.norm(y[0], -float("inf")), torch.linalg.vecdot(x, y),
+                torch.linalg.multi_dot([x[0], y[0].T, x[1]]),
+                torch.linalg.matrix_power(square, 3), torch.pdist(x[0]),
+                torch.renorm(y, 1, 1, 2.0), torch.diagflat(x[0, 0], 1),
+                torch.diagonal_scatter(x, y[:, :2, 0], -1, 1, 2))
+
+    def of_bits(self, ids):
+        short = ids.int()
+        return (ids << 2, ids >> 1, torch.tensor([-5]) >> ids,
+                (short << 31 - short).long(),
+                torch.bitwise_left_shift(ids, 60))
+
+    def of_sizes(self, x):
+        wide = {"dtype": torch.float64}
+        windows = (torch.hann_window(5, **wide),
+                   torch.hamming_window(4, False, 0.5, **wide),
+                   torch.blackman_window(4, **wide),
+                   torch.bartlett_window(6, **wide),
+                   torch.kaiser_window(5, True, 3.0, **wide),
+                   torch.logspace(-1, 1, 3, **wide),
+                   torch.fft.fftfreq(5, 0.5, **wide),
+                   torch.fft.rfftfreq(4, **wide))
+        window = torch.hann_window(6, **wide).to(x.dtype)
+        spectrum = torch.stft(x.flatten(), 6, 2, window=window,
+                              pad_mode="constant", return_complex=True)
+        return (torch.cat(windows).to(x.dtype) * x[0, 0, 0],
+                torch.istft(spectrum * 2, 6, 2, window=window, length=23),
+                torch.fft.hfft(torch.complex(x, x * x)),
+                torch.view_as_real(torch.fft.ihfft(x).resolve_conj()),
+                torch.fft.fftshift(x))
+
+    def in_place(self, x, y):
+        x = x.clone()
+        top, rest = torch.vsplit(x, 2)
+        top.hsplit(3)[1].mul_(2)
+        rest.mT.add_(1)
+        x[0].diagonal(1).copy_(y[0, :, 0])
+        return x
+
+    def forward(self, x, y, ids):
+        return (*self.of_numbers(x, y, ids), *self.of_matrices(x, y),
+                *self.of_bits(ids), *self.of_sizes(x), self.in_place(x, y))
+
+
+class Random(nn.Module):
+    """Draws random numbers. The results are whether their means, limits and
+    choices are right."""
+
+    def forward(self, x):
+        def draws():
+            return torch.empty(4096)
+
+        p = torch.tensor([0.1, 0.0, 0.7, 0.2])
+        normal = torch.randn(4096)
+        other = torch.normal(torch.zeros(4096), 2.0)
+        # Numbers, their mean, least and greatest one.
+        drawn = [(normal, 0, -9, 9), (normal ** 2, 1, 0, 81),
+                 (other ** 2, 4, 0, 324), (normal * other, 0, -162, 162),
+                 (draws().normal_(2, 0.5), 2, -9, 9),
+                 (draws().log_normal_(0, 0.2), 1.02, 0, 9),
+                 (draws().uniform_(-2, 3), 0.5, -2, 3),
+                 (draws().exponential_(2.0), 0.5, 0, 18),
+                 (torch.rand(4096), 0.5, 0, 1),
+                 (torch.randint(3, 6, (4096,)), 4, 3, 5),
+                 (torch.randint_like(normal, 3), 1, 0, 2),
+                 (draws().bernoulli_(0.3), 0.3, 0, 1),
+                 (torch.bernoulli(torch.full((4096,), 0.7)), 0.7, 0, 1),
+                 (torch.multinomial(p, 4096, True), 2, 0, 3),
+                 (F.rrelu(-torch.ones(4096), 0.1, 0.5, True), -0.3, -0.5, -0.1)]
+        numbers = torch.stack([row[0] for row in drawn]).float()
+        mean, least, greatest = torch.tensor([row[1:] for row in drawn]).T
+        right = (((numbers.mean(1) - mean).abs() < 0.2)
+                 & (numbers.amin(1) >= least - 1e-6)
+                 & (numbers.amax(1) <= greatest + 1e-6))
+        two = torch.multinomial(p.repeat(64, 1), 2)
+        return (right.long(), (two == 1).sum(), (two[:, 0] == two[:, 1]).sum(),
+                torch.randperm(100).sort()[0], 2 * x)
+
+
+def random_inputs(generator):
+    return {"x": generator.standard_normal(3).astype(np.float32)}
+
+
+def numeric_inputs(generator):
+    return {**functions_inputs(generator), "ids": np.array([0, 1, 3])}
+
+
 def scattered_inputs(generator):
     return {**functions_inputs(generator),
             "ids": np.array([5, 2, 0, 3, 1, 2, 4, 0])}
@@ -511,6 +621,8 @@ PROGRAMS = {"language": (Language, language_inputs),
             "experts": (Experts, experts_inputs),
             "spectra": (Spectra, spectra_inputs),
             "scattered": (Scattered, scattered_inputs),
+            "numeric": (Numeric, numeric_inputs),
+            "random": (Random, random_inputs),
             "rearranged": (Rearranged, functions_inputs),
             "vectors": (Vectors, functions_inputs),
             "cells": (Cells, cells_inputs),
