@@ -1,7 +1,7 @@
 #include "codegen/cpu/cpu_compiler.h"
 
+#include "codegen/cpu/host.h"
 #include "codegen/cpu/library_plan.h"
-#include "codegen/cpu/thread_count.h"
 
 namespace fusor::cpu {
 

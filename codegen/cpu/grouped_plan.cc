@@ -154,8 +154,7 @@ std::optional<GroupedPlan> PlanGrouped(const codegen::LibraryCall& call) {
   const Convolution conv = ConvolutionOf(call);
   if (!Applies(conv, call.attrs)) return std::nullopt;
   const Layout& layout = conv.x.layout;
-  const Layout channels_last{{0, 2, 3, 1}, {}};
-  const bool plain = layout.is_row_major() || layout == channels_last;
+  const bool plain = layout.is_row_major() || layout == ChannelsLast();
   const int64_t block =
       layout.tiles.size() == 1 ? layout.tiles[0].size : conv.x.shape[1] + 1;
   const auto [blocked, weight] = LayoutsFor(conv, block);

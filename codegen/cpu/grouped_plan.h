@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/cpu/vector_isa.h"
+#include "codegen/cpu/host.h"
 #include "codegen/plan/plan.h"
 #include "ir/target/conv_problem.h"
 #include "ir/target/target.h"

@@ -15,12 +15,6 @@ using ir::DType;
 using ir::Layout;
 using ir::TensorType;
 
-// Returns the physical layout [N, H, W, C] or [O, KH, KW, C].
-const Layout& ChannelsLast() {
-  static const auto& layout = *new Layout{{0, 2, 3, 1}, {}};
-  return layout;
-}
-
 bool IsOnePixel(const TensorType& weight) {
   return weight.shape[2] == 1 && weight.shape[3] == 1;
 }

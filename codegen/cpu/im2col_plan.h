@@ -23,9 +23,9 @@ inline constexpr char kIm2col[] = "im2col";  // the algorithm's name
 //
 // In f32, weight gradients of small feature maps: oneDNN has only GEMM
 // implementations for them, whose workspace is several times the weight's size.
-// In bf16 on CPUs with AMX, weight gradients, and data gradients of 1x1
-// convolutions: AMX's matmuls reach several times the speed of oneDNN 2.6's
-// convolutions there.
+// In bf16 on CPUs with AMX, weight gradients of 1x1 convolutions and of short
+// rows, and data gradients of 1x1 convolutions: AMX's matmuls reach several
+// times the speed of oneDNN 2.6's convolutions there.
 struct Im2colPlan {
   ir::ConvKind kind = ir::ConvKind::kGradWeight;
   int64_t channels = 0, height = 0, width = 0;

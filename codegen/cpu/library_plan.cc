@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/cpu/onednn_layout.h"
 #include "codegen/cpu/onednn_primitives.h"
 #include "ir/support/error.h"
 
@@ -31,9 +32,8 @@ std::optional<MaxPoolGradPlan> PlanMaxPoolGrad(const LibraryCall& call) {
     return std::nullopt;
   }
   const ir::TensorType& dx = call.results[0];
-  const ir::Layout channels_last{{0, 2, 3, 1}, {}};
   const bool contiguous =
-      !dx.layout.tiles.empty() || dx.layout == channels_last;
+      !dx.layout.tiles.empty() || dx.layout == ChannelsLast();
   if (!CanPool(dx) || !contiguous || call.operands[0].layout != dx.layout ||
       call.operands[1].layout != dx.layout) {
     return std::nullopt;
@@ -68,6 +68,9 @@ LibraryPlan PlanLibraryCall(const LibraryCall& call) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};
   }
   if (const auto plan = PlanIm2col(call); plan.has_value()) {
+    return {plan->implementation(), plan->workspace_bytes(), *plan};
+  }
+  if (const auto plan = PlanAmxConv(call); plan.has_value()) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};
   }
   if (const auto plan = PlanGrouped(call); plan.has_value()) {

@@ -5,11 +5,12 @@
 #include <variant>
 #include <vector>
 
+#include "codegen/cpu/amx_conv_plan.h"
 #include "codegen/cpu/grouped_plan.h"
+#include "codegen/cpu/host.h"
 #include "codegen/cpu/im2col_plan.h"
 #include "codegen/cpu/onednn_plan.h"
 #include "codegen/cpu/plane_conv_plan.h"
-#include "codegen/cpu/vector_isa.h"
 #include "codegen/cpu/wide_winograd_plan.h"
 #include "codegen/cpu/winograd_plan.h"
 #include "codegen/plan/plan.h"
@@ -41,12 +42,12 @@ struct LibraryPlan {
   std::string implementation;
   int64_t workspace_bytes = 0;
   std::variant<ReferencePlan, OneDnnPlan, WinogradPlan, WideWinogradPlan,
-               Im2colPlan, GroupedPlan, PlaneConvPlan, MaxPoolPlan,
+               Im2colPlan, AmxConvPlan, GroupedPlan, PlaneConvPlan, MaxPoolPlan,
                MaxPoolGradPlan>
       method{};
 };
 
-// Chooses fusor's own Winograd, im2col, grouped, planes, max_pool or
+// Chooses fusor's own Winograd, im2col, amx, grouped, planes, max_pool or
 // max_pool_grad if the call is for one of them, else oneDNN if it supports the
 // op and types, else the interpreter. The interpreter also runs all library
 // fusions. Throws kGraph if algorithm "winograd" does not exist for the call,

@@ -2,6 +2,7 @@
 #include <map>
 #include <mutex>
 
+#include "codegen/cpu/amx_conv_plan.h"
 #include "codegen/cpu/grouped_plan.h"
 #include "codegen/cpu/library_plan.h"
 #include "codegen/cpu/onednn_layout.h"
@@ -116,7 +117,7 @@ std::optional<Chosen> ChooseChannelsLast(const Convolution& t, const Node& node,
                                          const std::string& algorithm) {
   const int64_t groups = node.attrs().Int("groups");
   TensorType x = t.x, y = t.y;
-  x.layout = y.layout = Layout{{0, 2, 3, 1}, {}};
+  x.layout = y.layout = ChannelsLast();
   const TensorType weight = GroupedWeight(t.weight, groups);
   return Query(
       t.kind,
@@ -255,8 +256,9 @@ std::optional<LibraryCandidate> AnyWinograd(const Convolution& t,
 
 // Moves the candidates that run on AMX to the front. Their activations have
 // channels last. `last`: the convolution's in that layout.
-void PreferAmx(const Convolution& t, const Chosen& last,
+void PreferAmx(const Convolution& t, const Node& node, const Chosen& last,
                const std::optional<LibraryCandidate>& im2col,
+               const std::optional<LibraryCandidate>& own,
                const ir::Target& target,
                std::vector<LibraryCandidate>& candidates) {
   const auto found = std::find_if(
@@ -268,10 +270,23 @@ void PreferAmx(const Convolution& t, const Chosen& last,
     found->modelled_ns += SumsNs(t, target);
   }
   std::rotate(candidates.begin(), found, found + 1);
-  if (!im2col.has_value()) return;
-  const bool first = t.kind == ConvKind::kGradInput ||
-                     im2col->modelled_ns <= candidates[0].modelled_ns;
-  candidates.insert(candidates.begin() + (first ? 0 : 1), *im2col);
+  const auto add = [&](const LibraryCandidate& candidate, bool first) {
+    candidates.insert(candidates.begin() + (first ? 0 : 1), candidate);
+  };
+  if (im2col.has_value()) {
+    add(*im2col, t.kind == ConvKind::kGradInput ||
+                     im2col->modelled_ns <= candidates[0].modelled_ns);
+  }
+  if (own.has_value()) {
+    // The planes of short rows have many zeros, over which a weight gradient
+    // sums. oneDNN 2.6 multiplies the zeros between the pixels of a strided
+    // data gradient, and its tiles have pixels of one row, which may be short.
+    const std::vector<int64_t> ones{1, 1};
+    const bool strided = node.attrs().Ints("stride") != ones;
+    const bool is_short = 2 * t.y.shape[3] <= kAmxRows;
+    add(*own,
+        t.kind == ConvKind::kGradWeight ? !is_short : strided || is_short);
+  }
 }
 
 std::vector<LibraryCandidate> ConvCandidates(const Node& node,
@@ -318,7 +333,8 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
     add("direct-nhwc", "direct", last);
   }
   if (target.amx && last.has_value() && IsAmx(*last)) {
-    PreferAmx(t, *last, im2col, target, candidates);
+    PreferAmx(t, node, *last, im2col, AmxConvCandidate(node, target), target,
+              candidates);
   }
   return candidates;
 }

@@ -111,4 +111,9 @@ ir::Layout BlockedLayout(const ir::Shape& shape, int64_t block) {
   return {{0, 1, 2, 3}, {{1, block}}};
 }
 
+const ir::Layout& ChannelsLast() {
+  static const auto& layout = *new ir::Layout{{0, 2, 3, 1}, {}};
+  return layout;
+}
+
 }  // namespace fusor::cpu

@@ -28,4 +28,8 @@ std::optional<ir::Layout> ToLayout(const dnnl::memory::desc& desc);
 // and the block divides the channels, else row-major.
 ir::Layout BlockedLayout(const ir::Shape& shape, int64_t block);
 
+// Returns the layout of images and filters with channels last, [N, H, W, C] or
+// [O, KH, KW, I].
+const ir::Layout& ChannelsLast();
+
 }  // namespace fusor::cpu

@@ -105,44 +105,6 @@ Axis MakeAxis(const Convolution& conv, const ir::Attrs& attrs, int dim) {
   return axis;
 }
 
-// The zeros after a row, or an image, are also those before the next.
-void PlanPlanes(const Axis& rows, const Axis& columns, PlaneConvPlan& plan) {
-  plan.source_phases = {rows.source_phases(), columns.source_phases()};
-  plan.target_phases = {rows.target_phases(), columns.target_phases()};
-  plan.pitch = columns.extent();
-  plan.lead = rows.before * plan.pitch + columns.before;
-  plan.image = rows.extent() * plan.pitch;
-  plan.batch = 1;
-  if (plan.kind == ConvKind::kGradWeight) {
-    plan.batch = std::max<int64_t>(
-        kPlaneBytes / (plan.halves() ? 2 : 4) / plan.image, 1);
-  }
-  // The last vectors reach beyond the images. An odd multiple of `kVector`
-  // keeps planes from competing for the same sets of a cache.
-  const int64_t reach = rows.after * plan.pitch + columns.after;
-  plan.plane =
-      RoundUp(plan.lead + plan.batch * plan.image + reach + kTileElements,
-              2 * kVector) +
-      kVector;
-  for (int64_t a = 0; a < rows.target_phases(); ++a) {
-    for (int64_t b = 0; b < columns.target_phases(); ++b) {
-      std::vector<PlaneConvPlan::Tap>& taps = plan.taps.emplace_back();
-      for (int64_t h = 0; h < rows.kernel; ++h) {
-        for (int64_t w = 0; w < columns.kernel; ++w) {
-          const auto row = rows.Meet(a, h);
-          const auto column = columns.Meet(b, w);
-          if (!row.has_value() || !column.has_value()) continue;
-          taps.push_back(
-              {.row = h,
-               .column = w,
-               .phase = row->phase * columns.source_phases() + column->phase,
-               .offset = plan.lead + row->shift * plan.pitch + column->shift});
-        }
-      }
-    }
-  }
-}
-
 PlaneConvPlan Plan(const Convolution& conv, const ir::Attrs& attrs) {
   PlaneConvPlan plan{.kind = conv.kind,
                      .isa = WidestIsa(),
@@ -162,16 +124,57 @@ PlaneConvPlan Plan(const Convolution& conv, const ir::Attrs& attrs) {
   plan.pairs = is_bf16 && plan.isa == VectorIsa::kAvx512 &&
                __builtin_cpu_supports("avx512bf16") &&
                plan.source_channels % 2 == 0;
-  PlanPlanes(MakeAxis(conv, attrs, 0), MakeAxis(conv, attrs, 1), plan);
+  plan.geometry = PlanConvPlanes(conv, attrs);
+  plan.batch = 1;
   if (conv.kind == ConvKind::kGradWeight) {
-    plan.batch = std::min(plan.batch, conv.x.shape[0]);
+    plan.batch = std::clamp<int64_t>(
+        kPlaneBytes / (plan.halves() ? 2 : 4) / plan.geometry.image, 1,
+        conv.x.shape[0]);
     plan.ranges = std::min(conv.x.shape[0] / plan.batch,
                            kTasksPerThread * plan.parts / plan.groups + 1);
   }
+  // The last vectors reach beyond the images. An odd multiple of `kVector`
+  // keeps planes from competing for the same sets of a cache.
+  plan.plane = RoundUp(plan.geometry.lead + plan.batch * plan.geometry.image +
+                           plan.geometry.reach + kTileElements,
+                       2 * kVector) +
+               kVector;
   return plan;
 }
 
 }  // namespace
+
+// The zeros after a row, or an image, are also those before the next.
+ConvPlanes PlanConvPlanes(const Convolution& conv, const ir::Attrs& attrs) {
+  const Axis rows = MakeAxis(conv, attrs, 0),
+             columns = MakeAxis(conv, attrs, 1);
+  ConvPlanes planes{
+      .source_phases = {rows.source_phases(), columns.source_phases()},
+      .target_phases = {rows.target_phases(), columns.target_phases()},
+      .pitch = columns.extent()};
+  planes.lead = rows.before * planes.pitch + columns.before;
+  planes.image = rows.extent() * planes.pitch;
+  planes.reach = rows.after * planes.pitch + columns.after;
+  for (int64_t a = 0; a < rows.target_phases(); ++a) {
+    for (int64_t b = 0; b < columns.target_phases(); ++b) {
+      std::vector<ConvPlanes::Tap>& taps = planes.taps.emplace_back();
+      for (int64_t h = 0; h < rows.kernel; ++h) {
+        for (int64_t w = 0; w < columns.kernel; ++w) {
+          const auto row = rows.Meet(a, h);
+          const auto column = columns.Meet(b, w);
+          if (!row.has_value() || !column.has_value()) continue;
+          taps.push_back(
+              {.row = h,
+               .column = w,
+               .phase = row->phase * columns.source_phases() + column->phase,
+               .offset =
+                   planes.lead + row->shift * planes.pitch + column->shift});
+        }
+      }
+    }
+  }
+  return planes;
+}
 
 std::optional<ir::LibraryCandidate> PlaneConvCandidate(
     const ir::Node& node, const ir::Target& target) {
@@ -212,8 +215,7 @@ std::optional<PlaneConvPlan> PlanPlaneConv(const codegen::LibraryCall& call) {
   if (!Applies(conv, call.attrs)) return std::nullopt;
   const auto is_known = [](const TensorType& image) {
     const std::vector<Layout::Tile>& tiles = image.layout.tiles;
-    return image.layout.is_row_major() ||
-           image.layout == Layout{{0, 2, 3, 1}, {}} ||
+    return image.layout.is_row_major() || image.layout == ChannelsLast() ||
            (tiles.size() == 1 &&
             image.layout == BlockedLayout(image.shape, tiles[0].size));
   };

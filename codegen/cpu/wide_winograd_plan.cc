@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "codegen/cpu/vector_isa.h"
+#include "codegen/cpu/host.h"
 #include "codegen/cpu/winograd_plan.h"
 #include "ir/target/cost.h"
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "codegen/cpu/vector_isa.h"
+#include "codegen/cpu/host.h"
 #include "codegen/cpu/winograd_plan.h"
 #include "codegen/plan/plan.h"
 #include "ir/target/conv_problem.h"

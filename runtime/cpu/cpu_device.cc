@@ -6,7 +6,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "codegen/cpu/thread_count.h"
+#include "codegen/cpu/host.h"
 #include "ir/support/error.h"
 #include "ir/support/host_memory.h"
 #include "runtime/cpu/cpu_executable.h"

@@ -32,6 +32,8 @@ std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
                                               const Im2colPlan& plan);
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
+                                              const AmxConvPlan& plan);
+std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
                                               const GroupedPlan& plan);
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
                                               const PlaneConvPlan& plan);

@@ -247,8 +247,8 @@ FUSOR_INLINE void GatherPlanes(const PlaneConvPlan& plan, int64_t phases_h,
     for (int64_t b = 0; b < std::min(phases_w, a.width); ++b) {
       const int64_t phase = row % phases_h * phases_w + b;
       const int64_t count = (a.width - b + phases_w - 1) / phases_w;
-      Pixel* const first =
-          to + phase * planes * plan.plane + lead + row / phases_h * plan.pitch;
+      Pixel* const first = to + phase * planes * plan.plane + lead +
+                           row / phases_h * plan.geometry.pitch;
       for (int64_t c = 0, run = 0; c < from.channels; c += run) {
         const int64_t channel = from.begin + c;
         const int64_t skipped = b * a.column_step;
@@ -269,9 +269,10 @@ template <typename Element>
 FUSOR_INLINE void ScatterRow(const PlaneConvPlan& plan, const float* from,
                              int64_t row, const Group<Element>& to) {
   const Activation& a = *to.image;
-  const int64_t phases = plan.target_phases[1];
+  const int64_t phases = plan.geometry.target_phases[1];
   const int64_t phase_planes = plan.tiles() * plan.tile() * plan.plane;
-  const float* const first = from + row / plan.target_phases[0] * plan.pitch;
+  const float* const first =
+      from + row / plan.geometry.target_phases[0] * plan.geometry.pitch;
   for (int64_t c = 0, run = 0; c < to.channels; c += run) {
     Element* const pixels = to.Row(to.begin + c, row);
     const float* const plane = first + c * plan.plane;
@@ -302,7 +303,7 @@ FUSOR_INLINE void ScatterRow(const PlaneConvPlan& plan, const float* from,
 // of the target, from pixel `at` on. `weights`: [taps, planes, rows].
 template <typename P, int kRows, int kVectors>
 FUSOR_INLINE void SumTile(const PlaneConvPlan& plan,
-                          const std::vector<PlaneConvPlan::Tap>& taps,
+                          const std::vector<ConvPlanes::Tap>& taps,
                           const typename P::Word* source, int64_t at,
                           const typename P::Word* weights, const float* bias,
                           float* to) {
@@ -315,7 +316,7 @@ FUSOR_INLINE void SumTile(const PlaneConvPlan& plan,
     }
   }
   const int64_t planes = plan.source_planes();
-  for (const PlaneConvPlan::Tap& tap : taps) {
+  for (const ConvPlanes::Tap& tap : taps) {
     const typename P::Word* from =
         source + tap.phase * planes * plan.plane + tap.offset + at;
     for (int64_t i = 0; i < planes; ++i) {
@@ -346,7 +347,7 @@ FUSOR_INLINE void SumTile(const PlaneConvPlan& plan,
 // Sums of products for all channels and `kVectors` vectors of pixels.
 template <typename P, int kRows, int kVectors>
 FUSOR_INLINE void SumTiles(const PlaneConvPlan& plan,
-                           const std::vector<PlaneConvPlan::Tap>& taps,
+                           const std::vector<ConvPlanes::Tap>& taps,
                            const typename P::Word* source, int64_t at,
                            const typename P::Word* weights, const float* bias,
                            float* to) {
@@ -389,22 +390,23 @@ FUSOR_INLINE void Convolve(const PlaneConvPlan& plan,
   using Word = typename P::Word;
   auto* const source = static_cast<Word*>(part.source);
   auto* const target = static_cast<float*>(part.target);
-  GatherPlanes(plan, plan.source_phases[0], plan.source_phases[1],
+  GatherPlanes(plan, plan.geometry.source_phases[0],
+               plan.geometry.source_phases[1],
                GroupOf<const Element>(tensors.source, tensors.source_image,
                                       image, group, plan.source_channels),
-               plan.lead, source);
+               plan.geometry.lead, source);
   const auto result = GroupOf(tensors.target, tensors.target_image, image,
                               group, plan.target_channels);
   const int64_t height = tensors.target_image.height;
-  const int64_t row_step = plan.target_phases[0];
+  const int64_t row_step = plan.geometry.target_phases[0];
   const auto* weights = static_cast<const Word*>(part.weights);
-  auto taps = plan.taps.begin();
+  auto taps = plan.geometry.taps.begin();
   for (int64_t a = 0; a < std::min(row_step, height); ++a) {
     const int64_t rows = (height - a + row_step - 1) / row_step;
     float* to = target;
-    for (int64_t b = 0; b < plan.target_phases[1]; ++b, ++taps) {
+    for (int64_t b = 0; b < plan.geometry.target_phases[1]; ++b, ++taps) {
       int64_t at = 0;
-      const int64_t end = rows * plan.pitch;
+      const int64_t end = rows * plan.geometry.pitch;
       for (; end - at > 4 * P::kLanes || end - at == 3 * P::kLanes;
            at += 3 * P::kLanes) {
         SumTiles<P, kRows, 3>(plan, *taps, source, at, weights, part.bias, to);
@@ -480,7 +482,7 @@ FUSOR_INLINE void AddTiles(const PlaneConvPlan& plan,
                            const typename P::Pixel* source,
                            const typename P::Pixel* target, int64_t pixels,
                            float* sums) {
-  const std::vector<PlaneConvPlan::Tap>& taps = plan.taps[0];
+  const std::vector<ConvPlanes::Tap>& taps = plan.geometry.taps[0];
   const auto count = static_cast<int64_t>(taps.size());
   const int64_t planes = plan.source_planes();
   for (int64_t tile = 0; tile < plan.tiles(); ++tile) {
@@ -517,17 +519,18 @@ FUSOR_INLINE void AddGradients(const PlaneConvPlan& plan,
   for (int64_t i = images.begin; i < images.end; i += plan.batch) {
     const int64_t count = std::min(plan.batch, images.end - i);
     for (int64_t n = 0; n < count; ++n) {
-      GatherPlanes(plan, plan.source_phases[0], plan.source_phases[1],
+      GatherPlanes(plan, plan.geometry.source_phases[0],
+                   plan.geometry.source_phases[1],
                    GroupOf<const Element>(tensors.source, tensors.source_image,
                                           i + n, group, plan.source_channels),
-                   n * plan.image + plan.lead, source);
+                   n * plan.geometry.image + plan.geometry.lead, source);
       GatherPlanes(plan, 1, 1,
                    GroupOf<const Element>(tensors.target, tensors.target_image,
                                           i + n, group, plan.target_channels),
-                   n * plan.image, target);
+                   n * plan.geometry.image, target);
     }
     // An earlier plane may have had more images.
-    const int64_t pixels = count * plan.image;
+    const int64_t pixels = count * plan.geometry.image;
     for (int64_t c = 0; c < plan.target_channels; ++c) {
       std::fill_n(target + c * plan.plane + pixels, P::kPixels, Pixel{});
     }
@@ -703,11 +706,11 @@ class PlaneConvExecutable final : public CpuExecutable {
             group * p.source_channels * p.target_channels * p.all_taps();
         float* to = words + group * p.group_weights();
         std::fill_n(to, p.group_weights(), 0.0F);
-        for (const std::vector<PlaneConvPlan::Tap>& taps : p.taps) {
+        for (const std::vector<ConvPlanes::Tap>& taps : p.geometry.taps) {
           for (int64_t tile = 0; tile < p.tiles(); ++tile) {
             const int64_t row = tile * p.tile();
             const int64_t rows = std::min(p.tile(), p.target_channels - row);
-            for (const PlaneConvPlan::Tap& tap : taps) {
+            for (const ConvPlanes::Tap& tap : taps) {
               int64_t at = first + row * row_step + tap.row * p.kernel_width +
                            tap.column;
               for (int64_t i = 0; i < p.source_planes(); ++i) {

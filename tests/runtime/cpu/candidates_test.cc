@@ -19,7 +19,9 @@ const ConvCase kWide{16, 64, 64, 56, 3, 1, 1, 1, 1};
 const ConvCase kSmall{16, 512, 512, 7, 3, 1, 1, 1, 1};
 const ConvCase kPixel{16, 64, 256, 14, 1, 1, 0, 1, 1};
 const ConvCase kStridedPixel{16, 64, 256, 14, 1, 2, 0, 1, 1};
-const ConvCase kConvolutions[] = {kWide, kSmall, kPixel, kStridedPixel};
+const ConvCase kStrided{16, 64, 128, 56, 3, 2, 1, 1, 1};
+const ConvCase kConvolutions[] = {kWide, kSmall, kPixel, kStridedPixel,
+                                  kStrided};
 
 TEST(CpuCandidatesTest, CandidatesHaveDifferentNames) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -46,7 +48,6 @@ TEST(CpuCandidatesTest, ConvolutionsInBf16RunOnAmx) {
           << one->node->op_name();
     }
   }
-  // Data gradients of 1x1, and weight gradients of small images.
   const auto algorithm = [](const ConvCase& c, std::string_view op) {
     for (const auto& one : ConvNodes(c, DType::kBF16)) {
       if (one->node->op_name() != op) continue;
@@ -54,9 +55,11 @@ TEST(CpuCandidatesTest, ConvolutionsInBf16RunOnAmx) {
     }
     return std::string();
   };
-  EXPECT_EQ(algorithm(kWide, "conv2d_grad_weight"), "direct");
+  EXPECT_EQ(algorithm(kWide, "conv2d_grad_weight"), "amx");
   EXPECT_EQ(algorithm(kSmall, "conv2d_grad_weight"), "im2col");
-  EXPECT_EQ(algorithm(kSmall, "conv2d_grad_input"), "direct");
+  EXPECT_EQ(algorithm(kWide, "conv2d_grad_input"), "direct");
+  EXPECT_EQ(algorithm(kSmall, "conv2d_grad_input"), "amx");
+  EXPECT_EQ(algorithm(kStrided, "conv2d_grad_input"), "amx");
   EXPECT_EQ(algorithm(kPixel, "conv2d_grad_input"), "im2col");
   EXPECT_EQ(algorithm(kPixel, "conv2d_grad_weight"), "im2col");
 }

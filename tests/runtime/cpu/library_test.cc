@@ -34,43 +34,6 @@ using ::testing::Not;
 using ::testing::StartsWith;
 using Ints = std::vector<int64_t>;
 
-// Returns the tolerance relative to the largest element: a few units in the
-// last place of `dtype`.
-double LibraryTolerance(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-      return 1e-14;
-    case DType::kF32:
-      return 2e-5;
-    case DType::kF16:
-      return 2e-3;
-    default:
-      return 1e-2;
-  }
-}
-
-// Returns the dtype that limits the precision. Winograd rounds transformed
-// operands to the operands' dtype.
-DType RoundedTo(const LibraryCall& call, const TensorType& result) {
-  return call.attrs.Has("algorithm") &&
-                 call.attrs.String("algorithm") == "winograd"
-             ? call.operands[0].dtype
-             : result.dtype;
-}
-
-void ExpectClose(const OneNode& one, LibraryCall call) {
-  const std::vector<Tensor> operands = one.Operands();
-  const std::vector<Tensor> expected = one.Expected(operands);
-  const std::vector<Tensor> actual = RunCall(call, operands);
-  for (size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_LE(MaxRelativeError(actual[i], expected[i]),
-              LibraryTolerance(RoundedTo(call, call.results[i])))
-        << call.op_name() << " result " << i << " by " << call.implementation
-        << " " << call.attrs.Has("algorithm") << " "
-        << ToString(call.operands[0]) << " -> " << ToString(call.results[0]);
-  }
-}
-
 // Cases with blocked, few, odd or grouped channels, strides, padding and
 // dilation.
 const ConvCase kConvCases[] = {
@@ -209,39 +172,8 @@ void ExpectNoUnwrittenMemory(const ConvCase& c) {
   }
 }
 
-// Windows larger than the feature map, feature maps smaller than the stride,
-// padding larger than the kernel.
 TEST(CpuLibraryTest, ConvolutionsOfOddGeometryUseNoUnwrittenMemory) {
-  uint32_t draws = 0;
-  const auto draw = [&](std::initializer_list<int64_t> choices) {
-    const uint32_t bits = Philox({draws++, 0, 0, 0}, 18)[0];
-    return choices.begin()[bits % choices.size()];
-  };
-  int tried = 0;
-  while (tried < 60) {
-    const int64_t groups = draw({1, 1, 1, 2, 16});
-    const ConvCase c{.n = draw({1, 2, 5}),
-                     .c = groups * draw({1, 2, 3, 8, 16}),
-                     .o = groups * draw({1, 5, 16, 24}),
-                     .size = draw({1, 2, 3, 4, 7, 10}),
-                     .kernel = draw({1, 1, 2, 3, 5}),
-                     .stride = draw({1, 2, 2, 3, 4}),
-                     .pad = draw({0, 0, 1, 2, 4}),
-                     .dilation = draw({1, 1, 2}),
-                     .groups = groups,
-                     .bias = draw({0, 1}) != 0,
-                     .width = draw({1, 2, 3, 6, 9}),
-                     .pad_width = draw({0, 0, 1, 2, 4}),
-                     .far_pad = draw({0, 0, 1, 2, 4}),
-                     .far_pad_width = draw({0, 0, 1, 2, 4})};
-    const int64_t span = (c.kernel - 1) * c.dilation + 1;
-    if (c.size + c.pad + *c.far_pad < span ||
-        *c.width + *c.pad_width + *c.far_pad_width < span) {
-      continue;
-    }
-    ++tried;
-    ExpectNoUnwrittenMemory(c);
-  }
+  for (const ConvCase& c : OddConvCases(60)) ExpectNoUnwrittenMemory(c);
 }
 
 // oneDNN's 1x1 weight gradient reads beyond x if the channels do not fill a

@@ -35,6 +35,13 @@ struct OneNode {
 std::vector<ir::Tensor> RunCall(codegen::LibraryCall& call,
                                 const std::vector<ir::Tensor>& operands);
 
+// Returns the tolerance relative to the largest element: a few units in the
+// last place of `dtype`.
+double LibraryTolerance(ir::DType dtype);
+
+// Expects that the call's results are those of the interpreter up to rounding.
+void ExpectClose(const OneNode& one, codegen::LibraryCall call);
+
 struct ConvCase {
   int64_t n, c, o, size, kernel, stride, pad, dilation, groups;
   bool bias = false, relu = false;
@@ -48,5 +55,9 @@ struct ConvCase {
 // bf16, adds a weight gradient in f32.
 std::vector<std::unique_ptr<OneNode>> ConvNodes(const ConvCase& c,
                                                 ir::DType dtype);
+
+// Returns random cases: windows larger than the feature map, feature maps
+// smaller than the stride, padding larger than the kernel.
+std::vector<ConvCase> OddConvCases(int count);
 
 }  // namespace fusor::test

@@ -1,5 +1,7 @@
 #pragma once
 
+// The machine that runs the CPU backend: its instruction set and threads.
+
 #include <string_view>
 
 #include "ir/dtype.h"
@@ -18,5 +20,18 @@ VectorIsa WidestIsa();
 
 // Returns "plain", "avx2" or "avx512".
 std::string_view IsaName(VectorIsa isa);
+
+// While it lives, OpenMP regions of the calling thread, including oneDNN's,
+// have `threads` threads. Enters no region itself.
+class ThreadCount {
+ public:
+  explicit ThreadCount(int threads);
+  ~ThreadCount();
+  ThreadCount(const ThreadCount&) = delete;
+  ThreadCount& operator=(const ThreadCount&) = delete;
+
+ private:
+  int saved_;
+};
 
 }  // namespace fusor::cpu

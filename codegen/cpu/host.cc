@@ -1,4 +1,6 @@
-#include "codegen/cpu/vector_isa.h"
+#include "codegen/cpu/host.h"
+
+#include <omp.h>
 
 namespace fusor::cpu {
 
@@ -29,5 +31,11 @@ std::string_view IsaName(VectorIsa isa) {
   }
   return "";
 }
+
+ThreadCount::ThreadCount(int threads) : saved_(omp_get_max_threads()) {
+  omp_set_num_threads(threads);
+}
+
+ThreadCount::~ThreadCount() { omp_set_num_threads(saved_); }
 
 }  // namespace fusor::cpu

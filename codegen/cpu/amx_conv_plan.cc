@@ -1,0 +1,217 @@
+#include "codegen/cpu/amx_conv_plan.h"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "codegen/cpu/onednn_layout.h"
+#include "codegen/cpu/winograd_plan.h"
+#include "ir/target/cost.h"
+
+namespace fusor::cpu {
+namespace {
+
+using ir::ConvKind;
+using ir::Convolution;
+using ir::DType;
+using ir::Layout;
+using ir::TensorType;
+
+// Of a core's second-level cache, for planes in tiles.
+constexpr int64_t kCacheBytes = int64_t{1} << 20;
+// Tiles of pixels between which sums leave the registers, at least.
+constexpr int64_t kFewestSteps = 8;
+constexpr int64_t kLine = 64;
+constexpr int64_t kHalf = 2;  // bytes of bf16
+
+// A 1x1 filter is a matrix in any layout. im2col multiplies it without planes.
+bool AmxApplies(const Convolution& conv, const ir::Attrs& attrs) {
+  const DType weight = conv.weight.dtype;
+  return attrs.Int("groups") == 1 && conv.x.dtype == DType::kBF16 &&
+         conv.y.dtype == DType::kBF16 &&
+         conv.weight.shape[2] * conv.weight.shape[3] > 1 &&
+         (conv.kind == ConvKind::kGradInput    ? weight == DType::kBF16
+          : conv.kind == ConvKind::kGradWeight ? HasOwnCalls(weight)
+                                               : false);
+}
+
+// Returns the convolution whose channels are also the columns of the filter.
+// Its pixels are those of the result.
+Convolution Merged(Convolution conv, ir::Attrs& attrs) {
+  const int64_t columns = conv.weight.shape[3];
+  conv.x.shape[1] *= columns;
+  conv.x.shape[3] = conv.y.shape[3];
+  conv.weight.shape[1] *= columns;
+  conv.weight.shape[3] = 1;
+  attrs.Set("stride", std::vector<int64_t>{attrs.Ints("stride")[0], 1});
+  attrs.Set("pad", std::vector<int64_t>{attrs.Ints("pad")[0], 0});
+  attrs.Set("dilation", std::vector<int64_t>{attrs.Ints("dilation")[0], 1});
+  return conv;
+}
+
+void DivideWork(AmxConvPlan& plan) {
+  const int64_t threads = omp_get_max_threads();
+  const int64_t pairs = CeilDiv(plan.target_blocks(), 2);
+  plan.image_parts = std::min(threads, plan.batch);
+  plan.channel_parts = plan.together = 1;
+  plan.chunk = plan.steps();
+  if (plan.kind == ConvKind::kGradInput) {
+    plan.channel_parts = std::min(CeilDiv(threads, plan.batch), pairs);
+    return;
+  }
+  // Parts of the images have sums of their own, parts of the channels copy all
+  // images.
+  const bool by_channels =
+      plan.batch < threads || plan.weights_bytes() / plan.image_parts >
+                                  plan.batch * plan.source_tiles_bytes();
+  if (by_channels) {
+    plan.image_parts = 1;
+    plan.channel_parts = std::min(threads, pairs);
+  }
+  // Two blocks of the source at a time.
+  const int64_t image_bytes =
+      plan.target_tiles_bytes() +
+      CeilDiv(2 * plan.source_tiles_bytes(), plan.source_blocks());
+  plan.together = std::clamp<int64_t>(kCacheBytes / image_bytes, 1,
+                                      CeilDiv(plan.batch, plan.image_parts));
+  if (plan.together == 1) {
+    plan.chunk = std::max(kCacheBytes * plan.steps() / image_bytes,
+                          std::min(kFewestSteps, plan.steps()));
+  }
+}
+
+AmxConvPlan MakePlan(const Convolution& conv, const ir::Attrs& attrs) {
+  const auto& [kind, x, weight, y] = conv;
+  AmxConvPlan plan{.kind = kind,
+                   .batch = x.shape[0],
+                   .in_channels = x.shape[1],
+                   .in_height = x.shape[2],
+                   .in_width = x.shape[3],
+                   .out_channels = y.shape[1],
+                   .out_height = y.shape[2],
+                   .out_width = y.shape[3],
+                   .kernel_height = weight.shape[2],
+                   .kernel_width = weight.shape[3],
+                   .column_stride = attrs.Ints("stride")[1],
+                   .left_pad = attrs.Ints("pad")[1],
+                   .weight_is_bf16 = weight.dtype == DType::kBF16};
+  plan.merged = kind == ConvKind::kGradWeight && plan.kernel_width > 1 &&
+                attrs.Ints("dilation")[1] == 1 &&
+                plan.in_channels * plan.kernel_width <= 2 * kAmxRows;
+  if (plan.merged) {
+    ir::Attrs changed = attrs;
+    const Convolution merged = Merged(conv, changed);
+    plan.geometry = PlanConvPlanes(merged, changed);
+  } else {
+    plan.geometry = PlanConvPlanes(conv, attrs);
+  }
+  DivideWork(plan);
+  return plan;
+}
+
+}  // namespace
+
+int64_t AmxConvPlan::source_blocks() const {
+  // A data gradient sums over these channels.
+  return kind == ConvKind::kGradInput ? CeilDiv(plane_channels(), kAmxDepth)
+                                      : CeilDiv(plane_channels(), kAmxRows);
+}
+
+int64_t AmxConvPlan::target_blocks() const {
+  return CeilDiv(kind == ConvKind::kGradInput ? in_channels : out_channels,
+                 kAmxRows);
+}
+
+int64_t AmxConvPlan::part_blocks() const {
+  return 2 * CeilDiv(CeilDiv(target_blocks(), 2), channel_parts);
+}
+
+int64_t AmxConvPlan::span() const {
+  const bool gradient = kind == ConvKind::kGradInput;
+  const int64_t rows =
+      CeilDiv(gradient ? in_height : out_height, geometry.target_phases[0]);
+  const int64_t columns =
+      CeilDiv(gradient ? in_width : out_width, geometry.target_phases[1]);
+  return (rows - 1) * geometry.pitch + columns;
+}
+
+int64_t AmxConvPlan::pixels() const {
+  return RoundUp(geometry.lead + geometry.reach +
+                     std::max(geometry.image, steps() * kAmxDepth) + 1,
+                 2);
+}
+
+int64_t AmxConvPlan::planes_bytes() const {
+  const int64_t channels =
+      source_blocks() * (kind == ConvKind::kGradInput ? kAmxDepth : kAmxRows);
+  return RoundUp(phases() * pixels() * channels * kHalf, kLine);
+}
+
+int64_t AmxConvPlan::target_bytes() const {
+  return kind == ConvKind::kGradInput
+             ? 0
+             : steps() * kAmxDepth * part_blocks() * kAmxRows * kHalf;
+}
+
+int64_t AmxConvPlan::source_tiles_bytes() const {
+  return kind == ConvKind::kGradInput
+             ? 0
+             : together * 2 * phases() * source_blocks() * pixels() * kAmxRows *
+                   kHalf;
+}
+
+int64_t AmxConvPlan::target_tiles_bytes() const {
+  return kind == ConvKind::kGradInput
+             ? 0
+             : together * steps() * part_blocks() * kAmxTile * kHalf;
+}
+
+int64_t AmxConvPlan::part_bytes() const {
+  return planes_bytes() + target_bytes() + source_tiles_bytes() +
+         target_tiles_bytes();
+}
+
+int64_t AmxConvPlan::weights_bytes() const {
+  return kind == ConvKind::kGradInput
+             ? target_blocks() * source_blocks() * taps() * kAmxTile * kHalf
+         : is_complete() ? 0
+                         : image_parts * taps() * RoundUp(target_blocks(), 2) *
+                               RoundUp(source_blocks(), 2) * kAmxSums *
+                               static_cast<int64_t>(sizeof(float));
+}
+
+int64_t AmxConvPlan::workspace_bytes() const {
+  return weights_bytes() + parts() * part_bytes();
+}
+
+std::optional<ir::LibraryCandidate> AmxConvCandidate(const ir::Node& node,
+                                                     const ir::Target& target) {
+  const auto conv = ir::ConvolutionOf(node);
+  if (!conv.has_value() || !target.amx || !AmxApplies(*conv, node.attrs())) {
+    return std::nullopt;
+  }
+  const AmxConvPlan plan = MakePlan(*conv, node.attrs());
+  ir::LibraryCandidate c;
+  c.name = c.algorithm = kAmx;
+  c.implementation = plan.implementation();
+  c.workspace_bytes = plan.workspace_bytes();
+  c.modelled_ns = ir::DirectNs(node, target);
+  c.operands = {ChannelsLast(), ChannelsLast()};
+  c.results = {ChannelsLast()};
+  return c;
+}
+
+std::optional<AmxConvPlan> PlanAmxConv(const codegen::LibraryCall& call) {
+  if (!call.HasTrait(ir::OpTrait::kConvolution) ||
+      call.attrs.String("algorithm") != kAmx) {
+    return std::nullopt;
+  }
+  const Convolution conv = ConvolutionOf(call);
+  for (const TensorType* type : {&conv.x, &conv.weight, &conv.y}) {
+    if (type->layout != ChannelsLast()) return std::nullopt;
+  }
+  if (!AmxApplies(conv, call.attrs)) return std::nullopt;
+  return MakePlan(conv, call.attrs);
+}
+
+}  // namespace fusor::cpu

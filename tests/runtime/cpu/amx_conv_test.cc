@@ -1,0 +1,68 @@
+// Compares gradients of convolutions with tiles of AMX with the interpreter. A
+// CPU without AMX runs the same loops with plain tiles.
+
+#include <gmock/gmock.h>
+
+#include "tests/runtime/cpu/cpu_fixture.h"
+#include "tests/runtime/cpu/one_node.h"
+
+namespace fusor::test {
+namespace {
+
+using codegen::LibraryCall;
+using ir::DType;
+using ir::Layout;
+
+// Runs the gradients that the algorithm has, on poisoned memory.
+void ExpectAmxClose(const ConvCase& c) {
+  const Layout channels_last{{0, 2, 3, 1}, {}};
+  for (const auto& one : ConvNodes(c, DType::kBF16)) {
+    if (one->node->op_name() == "conv2d") continue;
+    LibraryCall call =
+        one->Call({channels_last, channels_last}, {channels_last}, "amx");
+    Cpu::Get().compiler().PrepareCall(call);
+    EXPECT_EQ(call.implementation, "fusor_amx") << one->node->op_name();
+    ExpectClose(*one, call);
+  }
+}
+
+TEST(AmxConvTest, GradientsOfOddGeometryUseNoUnwrittenMemory) {
+  int tried = 0;
+  for (const ConvCase& c : OddConvCases(150)) {
+    if (c.groups > 1 || c.kernel == 1) continue;
+    ExpectAmxClose(c);
+    ++tried;
+  }
+  EXPECT_GT(tried, 40);
+}
+
+// Several tiles of pixels and of channels, whole or not, and one image or more
+// per thread.
+TEST(AmxConvTest, GradientsOfManyTiles) {
+  const ConvCase cases[] = {
+      {3, 64, 48, 14, 3, 1, 1, 1, 1}, {1, 40, 72, 9, 3, 2, 1, 1, 1},
+      {5, 24, 20, 12, 5, 2, 2, 1, 1}, {2, 96, 64, 7, 3, 1, 1, 1, 1},
+      {4, 32, 32, 11, 3, 1, 2, 2, 1}, {1, 16, 160, 6, 3, 1, 1, 1, 1},
+      {2, 160, 16, 6, 3, 3, 1, 1, 1},
+  };
+  for (const ConvCase& c : cases) ExpectAmxClose(c);
+}
+
+// The columns of a filter that reads few channels are channels, too.
+TEST(AmxConvTest, GradientsOfFewChannels) {
+  const ConvCase cases[] = {
+      {2, 3, 64, 30, 7, 2, 3, 1, 1},
+      {3, 3, 32, 16, 3, 1, 1, 1, 1},
+      {2, 1, 20, 13, 5, 3, 2, 1, 1},
+      {2, 4, 16, 10, 7, 1, 3, 1, 1},
+  };
+  for (const ConvCase& c : cases) ExpectAmxClose(c);
+}
+
+// Sums leave their tiles where the pixels of an image exceed a cache.
+TEST(AmxConvTest, GradientsOfLargeImages) {
+  ExpectAmxClose({1, 16, 16, 144, 3, 1, 1, 1, 1});
+}
+
+}  // namespace
+}  // namespace fusor::test
