@@ -202,11 +202,9 @@ std::optional<ir::LibraryCandidate> AmxConvCandidate(const ir::Node& node,
 }
 
 std::optional<AmxConvPlan> PlanAmxConv(const codegen::LibraryCall& call) {
-  if (!call.HasTrait(ir::OpTrait::kConvolution) ||
-      call.attrs.String("algorithm") != kAmx) {
-    return std::nullopt;
-  }
-  const Convolution conv = ConvolutionOf(call);
+  const auto found = ConvolutionBy(call, kAmx);
+  if (!found.has_value()) return std::nullopt;
+  const Convolution& conv = *found;
   for (const TensorType* type : {&conv.x, &conv.weight, &conv.y}) {
     if (type->layout != ChannelsLast()) return std::nullopt;
   }

@@ -147,11 +147,9 @@ std::optional<ir::LibraryCandidate> GroupedCandidate(const ir::Node& node,
 }
 
 std::optional<GroupedPlan> PlanGrouped(const codegen::LibraryCall& call) {
-  if (!call.HasTrait(ir::OpTrait::kConvolution) ||
-      call.attrs.String("algorithm") != kGrouped) {
-    return std::nullopt;
-  }
-  const Convolution conv = ConvolutionOf(call);
+  const auto found = ConvolutionBy(call, kGrouped);
+  if (!found.has_value()) return std::nullopt;
+  const Convolution& conv = *found;
   if (!Applies(conv, call.attrs)) return std::nullopt;
   const Layout& layout = conv.x.layout;
   const bool plain = layout.is_row_major() || layout == ChannelsLast();

@@ -4,6 +4,7 @@
 
 #include "codegen/cpu/onednn_layout.h"
 #include "codegen/cpu/onednn_primitives.h"
+#include "codegen/cpu/winograd_plan.h"
 #include "ir/target/cost.h"
 
 namespace fusor::cpu {
@@ -132,18 +133,10 @@ std::optional<ir::LibraryCandidate> Im2colCandidate(const ir::Node& node,
 }
 
 std::optional<Im2colPlan> PlanIm2col(const codegen::LibraryCall& call) {
-  if (!call.HasTrait(ir::OpTrait::kConvolution) ||
-      call.attrs.String("algorithm") != kIm2col) {
-    return std::nullopt;
-  }
-  const bool grad_weight = call.op == ir::OpKind::kConv2dGradWeight;
-  const Convolution conv{
-      grad_weight ? ConvKind::kGradWeight : ConvKind::kGradInput,
-      grad_weight ? call.operands[0] : call.results[0],
-      grad_weight ? call.results[0] : call.operands[1],
-      grad_weight ? call.operands[1] : call.operands[0]};
-  if ((!grad_weight && call.op != ir::OpKind::kConv2dGradInput) ||
-      !CanBeMatmul(conv, call.attrs) || conv.x.layout != ChannelsLast() ||
+  const auto found = ConvolutionBy(call, kIm2col);
+  if (!found.has_value()) return std::nullopt;
+  const Convolution& conv = *found;
+  if (!CanBeMatmul(conv, call.attrs) || conv.x.layout != ChannelsLast() ||
       conv.y.layout != ChannelsLast() ||
       conv.weight.layout != WeightLayout(conv.weight)) {
     return std::nullopt;

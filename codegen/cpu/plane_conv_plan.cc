@@ -207,11 +207,9 @@ std::optional<ir::LibraryCandidate> PlaneConvCandidate(
 }
 
 std::optional<PlaneConvPlan> PlanPlaneConv(const codegen::LibraryCall& call) {
-  if (!call.HasTrait(ir::OpTrait::kConvolution) ||
-      call.attrs.String("algorithm") != kPlanes) {
-    return std::nullopt;
-  }
-  const Convolution conv = ConvolutionOf(call);
+  const auto found = ConvolutionBy(call, kPlanes);
+  if (!found.has_value()) return std::nullopt;
+  const Convolution& conv = *found;
   if (!Applies(conv, call.attrs)) return std::nullopt;
   const auto is_known = [](const TensorType& image) {
     const std::vector<Layout::Tile>& tiles = image.layout.tiles;

@@ -162,11 +162,9 @@ std::optional<ir::LibraryCandidate> WideWinogradCandidate(
 
 std::optional<WideWinogradPlan> PlanWideWinograd(
     const codegen::LibraryCall& call) {
-  if (!call.HasTrait(ir::OpTrait::kConvolution) ||
-      call.attrs.String("algorithm") != "winograd") {
-    return std::nullopt;
-  }
-  const Convolution conv = ConvolutionOf(call);
+  const auto found = ConvolutionBy(call, "winograd");
+  if (!found.has_value()) return std::nullopt;
+  const Convolution& conv = *found;
   const bool bias = call.operands.size() == 3;
   for (const int64_t lanes : {8, 16}) {
     const auto& [activation, weight] = LayoutsOf(lanes);

@@ -146,17 +146,22 @@ WinogradGeometry WinogradGeometryOf(const ir::Convolution& conv,
           .pad_width = flipped ? 2 - pad[1] : pad[1]};
 }
 
-ir::Convolution ConvolutionOf(const LibraryCall& call) {
+std::optional<ir::Convolution> ConvolutionBy(const LibraryCall& call,
+                                             std::string_view algorithm) {
+  if (!call.HasTrait(ir::OpTrait::kConvolution) ||
+      call.attrs.String("algorithm") != algorithm) {
+    return std::nullopt;
+  }
   const ir::TensorType& a = call.operands[0];
   const ir::TensorType& b = call.operands[1];
   const ir::TensorType& result = call.results[0];
   switch (call.op) {
     case ir::OpKind::kConv2dGradInput:
-      return {ConvKind::kGradInput, result, b, a};
+      return ir::Convolution{ConvKind::kGradInput, result, b, a};
     case ir::OpKind::kConv2dGradWeight:
-      return {ConvKind::kGradWeight, a, result, b};
+      return ir::Convolution{ConvKind::kGradWeight, a, result, b};
     default:
-      return {ConvKind::kForward, a, b, result};
+      return ir::Convolution{ConvKind::kForward, a, b, result};
   }
 }
 
@@ -201,11 +206,9 @@ std::optional<ir::LibraryCandidate> WinogradCandidate(
 }
 
 std::optional<WinogradPlan> PlanWinograd(const LibraryCall& call) {
-  if (!call.HasTrait(ir::OpTrait::kConvolution) ||
-      call.attrs.String("algorithm") != "winograd") {
-    return std::nullopt;
-  }
-  const ir::Convolution conv = ConvolutionOf(call);
+  const auto found = ConvolutionBy(call, "winograd");
+  if (!found.has_value()) return std::nullopt;
+  const ir::Convolution& conv = *found;
   const auto [x, weight, y] = LayoutsOf(conv.kind);
   if (!AppliesInBf16(conv, call.attrs) || conv.x.layout != x ||
       conv.weight.layout != weight || conv.y.layout != y) {

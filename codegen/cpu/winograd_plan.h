@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 #include <variant>
 
 #include "codegen/plan/plan.h"
@@ -106,8 +107,9 @@ struct WinogradGradWeightPlan {
 
 using WinogradPlan = std::variant<WinogradConvPlan, WinogradGradWeightPlan>;
 
-// Returns the tensors of a convolution's call.
-ir::Convolution ConvolutionOf(const codegen::LibraryCall& call);
+// Returns the tensors of a call if it is a convolution by this algorithm.
+std::optional<ir::Convolution> ConvolutionBy(const codegen::LibraryCall& call,
+                                             std::string_view algorithm);
 
 int64_t WorkspaceBytes(const WinogradPlan& plan);
 
