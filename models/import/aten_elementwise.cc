@@ -40,7 +40,12 @@ Pair Promoted(AtenCall& call, Value* a, Value* b) {
   const DType dtype = Promote(a, b);
   return {call.b().Cast(a, dtype), call.b().Cast(b, dtype)};
 }
+// One of them may be a number.
 Pair Operands(AtenCall& call) {
+  if (!call.IsTensor("self")) {
+    Value* other = call.Tensor("other");
+    return Promoted(call, Operand(call, "self", other), other);
+  }
   Value* self = call.Tensor("self");
   return Promoted(call, self, Operand(call, "other", self));
 }

@@ -443,7 +443,8 @@ class Numeric(nn.Module):
                 *torch.cummax(y, 1), *torch.cummin(x, 2), torch.msort(x),
                 torch.isin(torch.round(y), torch.tensor([-1, 1])).long(),
                 torch.signbit(torch.stack([x, -y * 0])).long(),
-                F.rrelu(x, 0.1, 0.2), torch.trapezoid(x, dx=0.5, dim=1),
+                torch.add(0.5, x, alpha=2.0), F.rrelu(x, 0.1, 0.2),
+                torch.trapezoid(x, dx=0.5, dim=1),
                 torch.cumulative_trapezoid(y, x), torch.cartesian_prod(x[0, 0], y[1, 2]),
                 torch.combinations(x[1, 0], 3), torch.linalg.vander(y[0], N=3),
                 torch.vander(ids, 3))
