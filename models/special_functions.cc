@@ -21,7 +21,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 struct Reflection {
   Value* low;    // whether x < 1/2
   Value* x;      // 1/2 or more
-  Value* angle;  // pi (x - floor(x)), whose sine is that of pi x but for signs
+  Value* angle;  // pi (x - floor(x)): the angle pi x without half turns
 };
 Reflection Reflected(Builder& b, Value* x) {
   Value* low = b.Compare("lt", x, 0.5);

@@ -17,9 +17,9 @@ using ir::DType;
 using ir::Layout;
 using ir::TensorType;
 
-// Of a core's second-level cache, for planes in tiles.
+// Bytes of tiles that a core's second-level cache holds.
 constexpr int64_t kCacheBytes = int64_t{1} << 20;
-// Tiles of pixels between which sums leave the registers, at least.
+// The least number of tiles that are added to sums before these are stored.
 constexpr int64_t kFewestSteps = 8;
 constexpr int64_t kLine = 64;
 constexpr int64_t kHalf = 2;  // bytes of bf16
@@ -75,8 +75,9 @@ void DivideWork(AmxConvPlan& plan) {
   plan.together = std::clamp<int64_t>(kCacheBytes / image_bytes, 1,
                                       CeilDiv(plan.batch, plan.image_parts));
   if (plan.together == 1) {
-    plan.chunk = std::max(kCacheBytes * plan.steps() / image_bytes,
-                          std::min(kFewestSteps, plan.steps()));
+    plan.chunk = std::min(
+        std::max(kCacheBytes * plan.steps() / image_bytes, kFewestSteps),
+        plan.steps());
   }
 }
 

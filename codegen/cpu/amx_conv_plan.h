@@ -39,8 +39,8 @@ struct AmxConvPlan {
   int64_t in_channels = 0, in_height = 0, in_width = 0;
   int64_t out_channels = 0, out_height = 0, out_width = 0;
   int64_t kernel_height = 0, kernel_width = 0;
-  // Of a weight gradient with few channels: the columns of the filter become
-  // channels, so that these fill tiles. A pixel of the planes is then all
+  // If a weight gradient has few channels, the columns of the filter become
+  // channels, too, which fill tiles better. A pixel of the planes is then all
   // pixels of the input that a row of the filter reads.
   bool merged = false;
   int64_t column_stride = 0, left_pad = 0;  // for `merged`
@@ -48,8 +48,8 @@ struct AmxConvPlan {
   ConvPlanes geometry{};
   int64_t image_parts = 0;    // into which threads divide the images
   int64_t channel_parts = 0;  // and the target's channels
-  // Of a weight gradient: the images whose tiles are summed at a time, and the
-  // tiles of pixels of each. They fit a cache.
+  // A weight gradient sums over this many images at a time, and in each of them
+  // over this many tiles of pixels. They fit a cache.
   int64_t together = 0, chunk = 0;
 
   std::string implementation() const { return "fusor_amx"; }
@@ -73,23 +73,22 @@ struct AmxConvPlan {
   int64_t target_blocks() const;
   // The target's tiles of channels of one part, at most.
   int64_t part_blocks() const;
-  // Of the target: pixels from the first to the last of a phase in its plane,
-  // and the tiles that have them.
+  // Pixels in the plane of a phase of the target, from its first pixel to its
+  // last, and the tiles of 32 pixels that hold them.
   int64_t span() const;
   int64_t steps() const { return (span() + kAmxDepth - 1) / kAmxDepth; }
   // Pixels of a plane of the source, an even number.
   int64_t pixels() const;
 
-  // Sizes in bytes, multiples of a cache line. Planes of the source as copied;
-  // those of the target, if it is an operand; both in tiles, for all images
-  // that are together; and all of a part.
-  int64_t planes_bytes() const;
-  int64_t target_bytes() const;
-  int64_t source_tiles_bytes() const;
+  // The workspace of a part, in bytes. All sizes are multiples of a cache line.
+  int64_t planes_bytes() const;  // planes of one image of the source
+  // Only for weight gradients, whose target is an operand:
+  int64_t target_bytes() const;        // plane of one image of the target
+  int64_t source_tiles_bytes() const;  // tiles of `together` images
   int64_t target_tiles_bytes() const;
-  int64_t part_bytes() const;
-  // Of all parts: packed weights, or sums of the weight's gradient by part of
-  // the images.
+  int64_t part_bytes() const;  // sum of the above
+  // What the parts share: the packed weights of a data gradient, or the sums of
+  // a weight gradient, once for each part of the images.
   int64_t weights_bytes() const;
   int64_t workspace_bytes() const;
 };

@@ -253,13 +253,11 @@ FUSOR_INLINE void TransposePixels(const uint16_t* plane, int64_t steps,
       const uint16_t* from =
           plane + step * kAmxDepth * padded + block * kAmxRows;
       alignas(64) uint32_t pairs[kAmxRows * kAmxRows];
-      alignas(64) uint32_t transposed[kAmxRows * kAmxRows];
       for (int64_t i = 0; i < kAmxRows; ++i, from += 2 * padded) {
         StorePairs(from, from + padded, pairs + i * kAmxRows);
       }
-      TransposeMatrix(pairs, kAmxRows, kAmxRows, kAmxRows, transposed,
-                      kAmxRows);
-      std::memcpy(to, transposed, sizeof(transposed));
+      TransposeMatrix(pairs, kAmxRows, kAmxRows, kAmxRows,
+                      reinterpret_cast<uint32_t*>(to), kAmxRows);
     }
   }
 }
@@ -308,6 +306,18 @@ FUSOR_INLINE void PackWeights(const AmxConvPlan& plan, const Arguments& args,
   }
 }
 
+// Stores up to 16 sums, rounded if `to` is bf16.
+template <typename To>
+FUSOR_INLINE void StoreRow(const float* from, int64_t count, To* to) {
+  if (count == kAmxRows) {
+    Floats x;
+    Load(from, x);
+    StoreRounded(to, x);
+  } else {
+    for (int64_t i = 0; i < count; ++i) Narrow(from[i], to[i]);
+  }
+}
+
 // Rounds and stores the sums of pixels of a phase, from `at` on, to this block
 // of channels and the next. `a`, `b`: the phase.
 FUSOR_INLINE void StorePixels(const AmxConvPlan& plan, const TileSums& sums,
@@ -329,15 +339,8 @@ FUSOR_INLINE void StorePixels(const AmxConvPlan& plan, const TileSums& sums,
       const int64_t channel = (block + j) * kAmxRows;
       const int64_t channels = std::min(kAmxRows, plan.in_channels - channel);
       const float* from = sums[i / kAmxRows][j] + i % kAmxRows * kAmxRows;
-      uint16_t* to =
-          image + (h * plan.in_width + w) * plan.in_channels + channel;
-      if (channels == kAmxRows) {
-        Floats x;
-        Load(from, x);
-        StoreRounded(to, x);
-      } else {
-        for (int64_t c = 0; c < channels; ++c) Narrow(from[c], to[c]);
-      }
+      StoreRow(from, channels,
+               image + (h * plan.in_width + w) * plan.in_channels + channel);
     }
   }
 }
@@ -472,16 +475,17 @@ FUSOR_INLINE void CopyTiles(const AmxConvPlan& plan, const Arguments& args,
   }
   const int64_t dy_row = plan.out_width * plan.out_channels;
   const int64_t channel = blocks.begin * kAmxRows;
-  CopyPixels({.first = args.b + n * plan.out_height * dy_row + channel,
-              .height = plan.out_height,
-              .width = plan.out_width,
-              .channels = std::min(plan.out_channels - channel,
-                                   blocks.size() * kAmxRows),
-              .step = plan.out_channels,
-              .row = dy_row,
-              .readable = dy_row - channel},
-             {1, 1}, plan.geometry.pitch, 0, plan.steps() * kAmxDepth,
-             blocks.size() * kAmxRows, false, w.target);
+  CopyPixels(
+      {.first = args.b + n * plan.out_height * dy_row + channel,
+       .height = plan.out_height,
+       .width = plan.out_width,
+       .channels =
+           std::min(plan.out_channels - channel, blocks.size() * kAmxRows),
+       .step = plan.out_channels,
+       .row = dy_row,
+       .readable = dy_row - channel},
+      plan.geometry.target_phases, plan.geometry.pitch, 0,
+      plan.steps() * kAmxDepth, blocks.size() * kAmxRows, false, w.target);
   TransposePixels(
       w.target, plan.steps(), blocks.size(),
       w.target_tiles + slot * plan.steps() * blocks.size() * kAmxTile);
@@ -509,20 +513,20 @@ FUSOR_INLINE void StoreWeights(const AmxConvPlan& plan, const Arguments& args,
       const float* from = sums[o / kAmxRows % 2][j] + o % kAmxRows * kAmxRows;
       const int64_t to = (o * plan.taps() + tap) * width + c;
       if (plan.weight_is_bf16) {
-        auto* const out = static_cast<uint16_t*>(args.result) + to;
-        for (int64_t i = 0; i < count; ++i) Narrow(from[i], out[i]);
-      } else if (count > 0) {
-        std::copy_n(from, count, static_cast<float*>(args.result) + to);
+        StoreRow(from, count, static_cast<uint16_t*>(args.result) + to);
+      } else {
+        StoreRow(from, count, static_cast<float*>(args.result) + to);
       }
     }
   }
 }
 
-// What is added to the sums at a time: steps of tiles of these images.
+// A range of tiles of pixels in some images. The sums add the products of one
+// such part of the pixels after the other.
 struct Addend {
-  IndexRange steps;
-  int64_t images = 0;
-  bool first = false;  // starts from zero
+  IndexRange steps;    // the tiles, in each image
+  int64_t images = 0;  // of those in the workspace
+  bool first = false;  // the sums start from zero
 };
 
 // Adds the products of a position of the filter and two blocks of input
