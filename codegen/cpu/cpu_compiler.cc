@@ -22,7 +22,8 @@ std::string CpuCompiler::CompileKernel(const codegen::Kernel& kernel) const {
 
 void CpuCompiler::PrepareCall(codegen::LibraryCall& call) const {
   const ThreadCount count(target_.threads);
-  const LibraryPlan plan = PlanLibraryCall(call);
+  call.implementation.clear();
+  const LibraryPlan plan = PlanLibraryCall(call, target_.amx);
   call.implementation = plan.implementation;
   call.workspace_bytes = plan.workspace_bytes;
 }

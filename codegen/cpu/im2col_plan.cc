@@ -26,8 +26,9 @@ Layout WeightLayout(const TensorType& weight) {
 
 // oneDNN 2.6 pads rows of other lengths, which costs more than AMX gains.
 bool HasWholeRows(const Convolution& conv) {
-  constexpr int64_t kChannels = 8;  // 16 bytes of bf16
-  return conv.x.shape[1] % kChannels == 0 && conv.y.shape[1] % kChannels == 0;
+  constexpr int64_t kElements = 8;  // 16 bytes of bf16
+  const ir::Shape& w = conv.weight.shape;
+  return w[1] * w[2] * w[3] % kElements == 0 && w[0] % kElements == 0;
 }
 
 bool CanBeMatmul(const Convolution& conv, const ir::Attrs& attrs) {
@@ -48,9 +49,9 @@ bool CanBeMatmul(const Convolution& conv, const ir::Attrs& attrs) {
   return false;
 }
 
-// Returns nullopt if oneDNN has no kernel for the matmul.
-std::optional<Im2colPlan> Plan(const Convolution& conv,
-                               const ir::Attrs& attrs) {
+// Returns nullopt if there is no kernel for the matmul.
+std::optional<Im2colPlan> Plan(const Convolution& conv, const ir::Attrs& attrs,
+                               bool amx) {
   const auto& [kind, x, weight, y] = conv;
   Im2colPlan plan{.kind = kind,
                   .channels = x.shape[1],
@@ -73,14 +74,21 @@ std::optional<Im2colPlan> Plan(const Convolution& conv,
   ir::Attrs transposed;
   transposed.Set("transpose_a", kind == ConvKind::kGradWeight);
   transposed.Set("transpose_b", false);
-  const auto product = kind == ConvKind::kGradWeight
-                           ? Matmul(dy, patches, matrix, transposed)
-                           : Matmul(dy, matrix, patches, transposed);
+  transposed.Set("relu", false);
+  const bool of_weight = kind == ConvKind::kGradWeight;
+  const TensorType& b = of_weight ? patches : matrix;
+  const TensorType& result = of_weight ? matrix : patches;
+  const auto own = PlanAmxMatmul(dy, b, result, transposed);
+  if (amx && own.has_value() && own->is_fast()) {
+    plan.product = *own;
+    return plan;
+  }
+  const auto product = Matmul(dy, b, result, transposed);
   if (!product.has_value()) return std::nullopt;
-  plan.product = {*product,
-                  {{DNNL_ARG_SRC, product->src_desc()},
-                   {DNNL_ARG_WEIGHTS, product->weights_desc()},
-                   {DNNL_ARG_DST, product->dst_desc()}}};
+  plan.product = OneDnnPlan{{*product,
+                             {{DNNL_ARG_SRC, product->src_desc()},
+                              {DNNL_ARG_WEIGHTS, product->weights_desc()},
+                              {DNNL_ARG_DST, product->dst_desc()}}}};
   return plan;
 }
 
@@ -93,11 +101,13 @@ bool Im2colPlan::in_place() const {
 }
 
 int64_t Im2colPlan::workspace_bytes() const {
-  return codegen::PadToAlignment(patch_bytes()) + product.workspace_bytes();
+  return codegen::PadToAlignment(patch_bytes()) +
+         std::visit([](const auto& p) { return p.workspace_bytes(); }, product);
 }
 
 std::string Im2colPlan::implementation() const {
-  return std::string("im2col:") + product.desc.impl_info_str();
+  return "im2col:" +
+         std::visit([](const auto& p) { return p.implementation(); }, product);
 }
 
 std::optional<ir::LibraryCandidate> Im2colCandidate(const ir::Node& node,
@@ -108,7 +118,7 @@ std::optional<ir::LibraryCandidate> Im2colCandidate(const ir::Node& node,
        (!target.amx || !HasWholeRows(*conv)))) {
     return std::nullopt;
   }
-  const auto plan = Plan(*conv, node.attrs());
+  const auto plan = Plan(*conv, node.attrs(), target.amx);
   if (!plan.has_value() ||
       plan->implementation().find("ref") != std::string::npos) {
     return std::nullopt;
@@ -132,7 +142,8 @@ std::optional<ir::LibraryCandidate> Im2colCandidate(const ir::Node& node,
   return c;
 }
 
-std::optional<Im2colPlan> PlanIm2col(const codegen::LibraryCall& call) {
+std::optional<Im2colPlan> PlanIm2col(const codegen::LibraryCall& call,
+                                     bool amx) {
   const auto found = ConvolutionBy(call, kIm2col);
   if (!found.has_value()) return std::nullopt;
   const Convolution& conv = *found;
@@ -141,7 +152,7 @@ std::optional<Im2colPlan> PlanIm2col(const codegen::LibraryCall& call) {
       conv.weight.layout != WeightLayout(conv.weight)) {
     return std::nullopt;
   }
-  return Plan(conv, call.attrs);
+  return Plan(conv, call.attrs, amx);
 }
 
 }  // namespace fusor::cpu

@@ -2,8 +2,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <variant>
 #include <vector>
 
+#include "codegen/cpu/amx_plan.h"
 #include "codegen/cpu/onednn_plan.h"
 #include "codegen/plan/plan.h"
 #include "ir/target/conv_problem.h"
@@ -25,7 +28,8 @@ inline constexpr char kIm2col[] = "im2col";  // the algorithm's name
 // implementations for them, whose workspace is several times the weight's size.
 // In bf16 on CPUs with AMX, weight gradients of 1x1 convolutions and of short
 // rows, and data gradients of 1x1 convolutions: AMX's matmuls reach several
-// times the speed of oneDNN 2.6's convolutions there.
+// times the speed of oneDNN 2.6's convolutions there. fusor's own matmul
+// computes them where it is faster than oneDNN's.
 struct Im2colPlan {
   ir::ConvKind kind = ir::ConvKind::kGradWeight;
   int64_t channels = 0, height = 0, width = 0;
@@ -34,7 +38,7 @@ struct Im2colPlan {
   int64_t rows = 0, patch = 0;  // elements per row
   int64_t element_bytes = 0;    // of activations
   std::vector<int64_t> stride{}, pad{}, dilation{};
-  PrimitivePlan product{};
+  std::variant<OneDnnPlan, AmxMatmulPlan> product{};
 
   // Returns whether the patches are the input.
   bool in_place() const;
@@ -50,6 +54,8 @@ std::optional<ir::LibraryCandidate> Im2colCandidate(const ir::Node& node,
                                                     const ir::Target& target);
 
 // Returns the plan for a call of that candidate; nullopt for other calls.
-std::optional<Im2colPlan> PlanIm2col(const codegen::LibraryCall& call);
+// `amx`: the target's CPU has AMX.
+std::optional<Im2colPlan> PlanIm2col(const codegen::LibraryCall& call,
+                                     bool amx);
 
 }  // namespace fusor::cpu

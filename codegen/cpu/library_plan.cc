@@ -53,7 +53,7 @@ LibraryPlan PlanMaxPool() {
 
 }  // namespace
 
-LibraryPlan PlanLibraryCall(const LibraryCall& call) {
+LibraryPlan PlanLibraryCall(const LibraryCall& call, bool amx) {
   const bool convolution = call.HasTrait(ir::OpTrait::kConvolution);
   if (convolution || call.HasTrait(ir::OpTrait::kPooling)) {
     std::vector<ir::TensorType> types = call.operands;
@@ -61,16 +61,21 @@ LibraryPlan PlanLibraryCall(const LibraryCall& call) {
     CheckImageSizes(call.op_name(), types);
   }
   if (call.body != nullptr) return {"reference"};
+  const bool named = call.implementation.ends_with(kAmxImplementation);
   if (const auto plan = PlanWinograd(call); plan.has_value()) {
     return {kWinogradImplementation, WorkspaceBytes(*plan), *plan};
   }
   if (const auto plan = PlanWideWinograd(call); plan.has_value()) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};
   }
-  if (const auto plan = PlanIm2col(call); plan.has_value()) {
+  if (const auto plan = PlanIm2col(call, amx || named); plan.has_value()) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};
   }
   if (const auto plan = PlanAmxConv(call); plan.has_value()) {
+    return {plan->implementation(), plan->workspace_bytes(), *plan};
+  }
+  if (const auto plan = PlanAmxMatmul(call);
+      plan.has_value() && (named || (amx && plan->is_fast()))) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};
   }
   if (const auto plan = PlanGrouped(call); plan.has_value()) {

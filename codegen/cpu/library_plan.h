@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "codegen/cpu/amx_conv_plan.h"
+#include "codegen/cpu/amx_plan.h"
 #include "codegen/cpu/grouped_plan.h"
 #include "codegen/cpu/host.h"
 #include "codegen/cpu/im2col_plan.h"
@@ -42,18 +42,20 @@ struct LibraryPlan {
   std::string implementation;
   int64_t workspace_bytes = 0;
   std::variant<ReferencePlan, OneDnnPlan, WinogradPlan, WideWinogradPlan,
-               Im2colPlan, AmxConvPlan, GroupedPlan, PlaneConvPlan, MaxPoolPlan,
-               MaxPoolGradPlan>
+               Im2colPlan, AmxConvPlan, AmxMatmulPlan, GroupedPlan,
+               PlaneConvPlan, MaxPoolPlan, MaxPoolGradPlan>
       method{};
 };
 
 // Chooses fusor's own Winograd, im2col, amx, grouped, planes, max_pool or
 // max_pool_grad if the call is for one of them, else oneDNN if it supports the
 // op and types, else the interpreter. The interpreter also runs all library
-// fusions. Throws kGraph if algorithm "winograd" does not exist for the call,
-// or if images are too large for oneDNN. The plan holds for the current number
-// of threads of the calling thread's OpenMP regions (ThreadCount).
-LibraryPlan PlanLibraryCall(const codegen::LibraryCall& call);
+// fusions. fusor's own matmul runs where it is fast if `amx`, the target's CPU
+// has AMX, or where the call names it as its implementation. Throws kGraph
+// if algorithm "winograd" does not exist for the call, or if images are too
+// large for oneDNN. The plan holds for the current number of threads of the
+// calling thread's OpenMP regions (ThreadCount).
+LibraryPlan PlanLibraryCall(const codegen::LibraryCall& call, bool amx);
 
 // Returns the candidates for a convolution, a pooling node, a matmul, or a copy
 // that a generated kernel makes faster, best first; empty for other ops and

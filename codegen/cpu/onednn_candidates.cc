@@ -2,7 +2,7 @@
 #include <map>
 #include <mutex>
 
-#include "codegen/cpu/amx_conv_plan.h"
+#include "codegen/cpu/amx_plan.h"
 #include "codegen/cpu/grouped_plan.h"
 #include "codegen/cpu/library_plan.h"
 #include "codegen/cpu/onednn_layout.h"
@@ -254,6 +254,14 @@ std::optional<LibraryCandidate> AnyWinograd(const Convolution& t,
   return MakeCandidate("winograd", "winograd", *chosen, t.kind, node, target);
 }
 
+// Returns whether windows do not overlap, as in a vision transformer's first
+// convolution. Their copies take no more memory than the image.
+bool IsPatchwise(const Convolution& t, const ir::Attrs& attrs) {
+  return t.weight.shape[2] > 1 &&
+         attrs.Ints("stride") ==
+             std::vector<int64_t>{t.weight.shape[2], t.weight.shape[3]};
+}
+
 // Moves the candidates that run on AMX to the front. Their activations have
 // channels last. `last`: the convolution's in that layout.
 void PreferAmx(const Convolution& t, const Node& node, const Chosen& last,
@@ -332,7 +340,9 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
       (!direct.has_value() || last->x != direct->x)) {
     add("direct-nhwc", "direct", last);
   }
-  if (target.amx && last.has_value() && IsAmx(*last)) {
+  if (target.amx && im2col.has_value() && IsPatchwise(t, node.attrs())) {
+    candidates.insert(candidates.begin(), *im2col);
+  } else if (target.amx && last.has_value() && IsAmx(*last)) {
     PreferAmx(t, node, *last, im2col, AmxConvCandidate(node, target), target,
               candidates);
   }
@@ -380,10 +390,12 @@ std::vector<LibraryCandidate> CopyCandidates(const Node& node) {
   return {c};
 }
 
-// oneDNN's own kernels; its reference loops are no candidates. Operands and
-// result keep their layouts.
+// fusor's own with AMX, otherwise oneDNN's own kernels; its reference loops are
+// no candidates. Operands and result keep their layouts.
 std::vector<LibraryCandidate> MatmulCandidates(const Node& node,
                                                const ir::Target& target) {
+  auto amx = AmxMatmulCandidate(node, target);
+  if (amx.has_value()) return {*std::move(amx)};
   const TensorType& a = node.input(0)->type();
   const TensorType& b = node.input(1)->type();
   const TensorType& y = node.output()->type();

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "runtime/cpu/library_calls.h"
-#include "runtime/cpu/onednn_call.h"
 
 namespace fusor::cpu {
 namespace {
@@ -18,7 +17,9 @@ class Im2colExecutable final : public CpuExecutable {
   Im2colExecutable(const codegen::LibraryCall& call, const Im2colPlan& plan)
       : CpuExecutable(call),
         plan_(plan),
-        product_(plan.product),
+        product_(std::visit(
+            [&](const auto& product) { return MakeExecutable(call, product); },
+            plan.product)),
         pixel_(static_cast<size_t>(plan.channels * plan.element_bytes)) {}
 
   void Run(void* const* args) const override {
@@ -29,11 +30,11 @@ class Im2colExecutable final : public CpuExecutable {
       if (!in_place) Gather(static_cast<const char*>(args[0]), workspace);
       void* const product[] = {args[1], in_place ? args[0] : workspace, args[2],
                                scratch};
-      product_.Run(product);
+      product_->Run(product);
     } else {
       void* const product[] = {args[0], args[1], in_place ? args[2] : workspace,
                                scratch};
-      product_.Run(product);
+      product_->Run(product);
       if (!in_place) ScatterPixels(workspace, static_cast<char*>(args[2]));
     }
   }
@@ -98,7 +99,7 @@ class Im2colExecutable final : public CpuExecutable {
   }
 
   const Im2colPlan plan_;
-  Primitive product_;
+  const std::unique_ptr<CpuExecutable> product_;
   size_t pixel_;  // bytes
 };
 

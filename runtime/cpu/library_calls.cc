@@ -42,7 +42,7 @@ class ReferenceExecutable final : public CpuExecutable {
 }  // namespace
 
 std::unique_ptr<CpuExecutable> MakeCallExecutable(const LibraryCall& call) {
-  const LibraryPlan plan = PlanLibraryCall(call);
+  const LibraryPlan plan = PlanLibraryCall(call, false);
   FUSOR_CHECK(plan.workspace_bytes <= call.workspace_bytes, kDevice,
               "{} by {}: needs a workspace of {} bytes here, compiled for {}",
               call.op_name(), plan.implementation, plan.workspace_bytes,

@@ -6,11 +6,7 @@
 #include <cstring>
 #include <limits>
 
-// Compiles a function for CPUs with AVX-512, whatever the rest of the program
-// is compiled for. Functions inlined into it must have the same attribute.
-#define FUSOR_AVX512 \
-  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
-#define FUSOR_AVX512_INLINE FUSOR_AVX512 __attribute__((always_inline)) inline
+#include "runtime/cpu/lanes.h"
 
 // GCC 12 warns about the undefined operands of its own intrinsics.
 #if defined(__GNUC__) && !defined(__clang__)
@@ -25,26 +21,28 @@ constexpr int64_t kBlock = kWinogradBlock;
 constexpr int kTaps = 9;
 constexpr int64_t kWeightBlock = kTaps * kBlock * kBlock;  // elements
 
-FUSOR_AVX512_INLINE __m512 Load(const uint16_t* from) {
+FUSOR_AVX512_BF16_INLINE __m512 Load(const uint16_t* from) {
   const __m512i wide = _mm512_cvtepu16_epi32(
       _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-FUSOR_AVX512_INLINE void Store(uint16_t* to, __m512 x) {
+FUSOR_AVX512_BF16_INLINE void Store(uint16_t* to, __m512 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
                       reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
 }
 
-FUSOR_AVX512_INLINE void Store(float* to, __m512 x) { _mm512_storeu_ps(to, x); }
+FUSOR_AVX512_BF16_INLINE void Store(float* to, __m512 x) {
+  _mm512_storeu_ps(to, x);
+}
 
 // Returns the sixteen elements of `low`, then those of `high`, as bf16.
-FUSOR_AVX512_INLINE __m512i Narrow(__m512 low, __m512 high) {
+FUSOR_AVX512_BF16_INLINE __m512i Narrow(__m512 low, __m512 high) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
 }
 
 // Returns the elements of `low` and `high` interleaved, as bf16.
-FUSOR_AVX512_INLINE __m512i NarrowPairs(__m512 low, __m512 high) {
+FUSOR_AVX512_BF16_INLINE __m512i NarrowPairs(__m512 low, __m512 high) {
   alignas(64) static constexpr uint16_t kByTurns[] = {
       0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -78,8 +76,8 @@ struct Window {
 };
 
 template <int kSize, bool kInside>
-FUSOR_AVX512_INLINE void LoadWindow(const Window& w,
-                                    __m512 (&d)[kSize][kSize]) {
+FUSOR_AVX512_BF16_INLINE void LoadWindow(const Window& w,
+                                         __m512 (&d)[kSize][kSize]) {
 #pragma GCC unroll 4
   for (int r = 0; r < kSize; ++r) {
 #pragma GCC unroll 4
@@ -104,8 +102,8 @@ struct InputTile {
   }
 
   static constexpr int kSize = 4;
-  FUSOR_AVX512_INLINE static void Transform(const __m512 (&d)[4][4],
-                                            __m512* points) {
+  FUSOR_AVX512_BF16_INLINE static void Transform(const __m512 (&d)[4][4],
+                                                 __m512* points) {
     __m512 t[4][4];
 #pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
@@ -135,8 +133,8 @@ struct ResultTile {
   }
 
   static constexpr int kSize = 2;
-  FUSOR_AVX512_INLINE static void Transform(const __m512 (&d)[2][2],
-                                            __m512* points) {
+  FUSOR_AVX512_BF16_INLINE static void Transform(const __m512 (&d)[2][2],
+                                                 __m512* points) {
     __m512 t[4][2];
 #pragma GCC unroll 2
     for (int c = 0; c < 2; ++c) {
@@ -156,9 +154,9 @@ struct ResultTile {
 };
 
 template <typename Tile>
-FUSOR_AVX512_INLINE void LoadPoints(const WinogradShape& shape,
-                                    const uint16_t* data, int64_t block,
-                                    const TileWalk& tile, __m512* points) {
+FUSOR_AVX512_BF16_INLINE void LoadPoints(const WinogradShape& shape,
+                                         const uint16_t* data, int64_t block,
+                                         const TileWalk& tile, __m512* points) {
   const Window w = Tile::At(shape, data, block, tile);
   __m512 d[Tile::kSize][Tile::kSize];
   if (w.row >= 0 && w.row + Tile::kSize <= w.height && w.column >= 0 &&
@@ -170,15 +168,16 @@ FUSOR_AVX512_INLINE void LoadPoints(const WinogradShape& shape,
   Tile::Transform(d, points);
 }
 
-FUSOR_AVX512_INLINE void Clear(__m512* points) {
+FUSOR_AVX512_BF16_INLINE void Clear(__m512* points) {
 #pragma GCC unroll 16
   for (int p = 0; p < kPoints; ++p) points[p] = _mm512_setzero_ps();
 }
 
 template <typename Tile>
-FUSOR_AVX512 void PairTiles(const WinogradShape& shape, const uint16_t* data,
-                            int64_t block, IndexRange tiles, uint16_t* out,
-                            int64_t stride, int64_t step) {
+FUSOR_AVX512_BF16 void PairTiles(const WinogradShape& shape,
+                                 const uint16_t* data, int64_t block,
+                                 IndexRange tiles, uint16_t* out,
+                                 int64_t stride, int64_t step) {
   TileWalk tile(shape, tiles.begin);
   for (int64_t t = tiles.begin; t < tiles.end; t += 2, out += step) {
     __m512 low[kPoints], high[kPoints];
@@ -198,8 +197,8 @@ FUSOR_AVX512 void PairTiles(const WinogradShape& shape, const uint16_t* data,
 }
 
 // Multiplies G by three vectors.
-FUSOR_AVX512_INLINE void ToPoints(__m512 a, __m512 b, __m512 c,
-                                  __m512 (&points)[4]) {
+FUSOR_AVX512_BF16_INLINE void ToPoints(__m512 a, __m512 b, __m512 c,
+                                       __m512 (&points)[4]) {
   const __m512 half = _mm512_set1_ps(0.5F);
   const __m512 outer = (a + c) * half, inner = b * half;
   points[0] = a;
@@ -210,8 +209,8 @@ FUSOR_AVX512_INLINE void ToPoints(__m512 a, __m512 b, __m512 c,
 
 // Computes G k G^T of one input channel's weights for 16 result channels.
 // `channel`: their first tap; the nine taps are 16x16 elements apart.
-FUSOR_AVX512_INLINE void LoadKernel(const uint16_t* channel, bool flipped,
-                                    __m512* points) {
+FUSOR_AVX512_BF16_INLINE void LoadKernel(const uint16_t* channel, bool flipped,
+                                         __m512* points) {
   __m512 t[3][4];
 #pragma GCC unroll 3
   for (int c = 0; c < 3; ++c) {
@@ -234,9 +233,9 @@ FUSOR_AVX512_INLINE void LoadKernel(const uint16_t* channel, bool flipped,
 
 }  // namespace
 
-FUSOR_AVX512 void TransformInput(const WinogradShape& shape, const uint16_t* x,
-                                 IndexRange tiles, uint16_t* v,
-                                 int64_t stride) {
+FUSOR_AVX512_BF16 void TransformInput(const WinogradShape& shape,
+                                      const uint16_t* x, IndexRange tiles,
+                                      uint16_t* v, int64_t stride) {
   for (int64_t block = 0; block < shape.in_blocks(); block += 2) {
     TileWalk tile(shape, tiles.begin);
     uint16_t* out = v + block * kBlock;
@@ -258,9 +257,9 @@ FUSOR_AVX512 void TransformInput(const WinogradShape& shape, const uint16_t* x,
   }
 }
 
-FUSOR_AVX512 void TransformWeight(const WinogradShape& shape,
-                                  const uint16_t* weight, bool flipped,
-                                  IndexRange pairs, uint16_t* u) {
+FUSOR_AVX512_BF16 void TransformWeight(const WinogradShape& shape,
+                                       const uint16_t* weight, bool flipped,
+                                       IndexRange pairs, uint16_t* u) {
   const int64_t in_channels = shape.padded_in_channels();
   for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
     const int64_t out = pair / (in_channels / kBlock);
@@ -296,7 +295,8 @@ namespace {
 constexpr int kMaxRows = 6;
 
 template <int kRows, int kVectors>
-FUSOR_AVX512 void MultiplyRows(const WinogradProduct& product, int64_t row) {
+FUSOR_AVX512_BF16 void MultiplyRows(const WinogradProduct& product,
+                                    int64_t row) {
   const uint16_t* a = product.a + row * product.row_stride;
   const uint16_t* b = product.b;
   float* c = product.c + row * kVectors * kBlock;
@@ -358,11 +358,11 @@ void Multiply(const WinogradProduct& product) {
   }
 }
 
-FUSOR_AVX512 void TransformOutput(const WinogradShape& shape, const float* m,
-                                  int64_t stride, IndexRange tiles,
-                                  int64_t group,
-                                  const WinogradEpilogue& epilogue,
-                                  uint16_t* y) {
+FUSOR_AVX512_BF16 void TransformOutput(const WinogradShape& shape,
+                                       const float* m, int64_t stride,
+                                       IndexRange tiles, int64_t group,
+                                       const WinogradEpilogue& epilogue,
+                                       uint16_t* y) {
   const int64_t blocks = shape.group_blocks(group);
   const int64_t plane = shape.out_height * shape.out_width * kBlock;
   const __m512 least = _mm512_set1_ps(
@@ -420,8 +420,8 @@ void PairResultTiles(const WinogradShape& shape, const uint16_t* dy,
 namespace {
 
 // Multiplies G^T by four points, the last one negated.
-FUSOR_AVX512_INLINE void FromPoints(const __m512 (&points)[4],
-                                    __m512 (&taps)[3]) {
+FUSOR_AVX512_BF16_INLINE void FromPoints(const __m512 (&points)[4],
+                                         __m512 (&taps)[3]) {
   const __m512 half = _mm512_set1_ps(0.5F);
   const __m512 sum = (points[1] + points[2]) * half;
   taps[0] = points[0] + sum;
@@ -430,9 +430,10 @@ FUSOR_AVX512_INLINE void FromPoints(const __m512 (&points)[4],
 }
 
 template <typename Element>
-FUSOR_AVX512 void TransformInto(const WinogradShape& shape, const float* parts,
-                                int64_t count, int64_t part_stride,
-                                IndexRange pairs, Element* dw) {
+FUSOR_AVX512_BF16 void TransformInto(const WinogradShape& shape,
+                                     const float* parts, int64_t count,
+                                     int64_t part_stride, IndexRange pairs,
+                                     Element* dw) {
   for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
     const int64_t out = pair / shape.in_blocks(), in = pair % shape.in_blocks();
     const int64_t group = out / kWinogradGroup;

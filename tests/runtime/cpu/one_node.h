@@ -31,7 +31,8 @@ struct OneNode {
   ir::Node* node;
 };
 
-// Prepares the call and runs it once on the CPU backend.
+// Prepares the call unless it names an implementation, and runs it once on the
+// CPU backend.
 std::vector<ir::Tensor> RunCall(codegen::LibraryCall& call,
                                 const std::vector<ir::Tensor>& operands);
 

@@ -1,4 +1,4 @@
-#include "codegen/cpu/amx_conv_plan.h"
+#include "codegen/cpu/amx_plan.h"
 
 #include <omp.h>
 
@@ -23,6 +23,26 @@ constexpr int64_t kCacheBytes = int64_t{1} << 20;
 constexpr int64_t kFewestSteps = 8;
 constexpr int64_t kLine = 64;
 constexpr int64_t kHalf = 2;  // bytes of bf16
+
+// A matmul's blocks, measured with matmuls of ViT-B: sums of 512 x 256 elements
+// in f32 and half as many bytes of the second operand fit the second level.
+constexpr int64_t kRowBlock = 512 / kAmxPanel;
+constexpr int64_t kColumnBlock = 256 / kAmxPanel;
+constexpr int64_t kDepthBlock = 1024 / kAmxDepth;
+constexpr int64_t kPanelBytes = kAmxPanel * kAmxDepth * kHalf;
+constexpr int64_t kPanelSumsBytes =
+    kAmxPanel * kAmxPanel * static_cast<int64_t>(sizeof(float));
+// Bytes of sums up to which threads divide the depth, and the least depth of
+// each.
+constexpr int64_t kDepthSumsBytes = 640 << 10;
+constexpr int64_t kLeastDepth = 512;
+// What makes fusor's matmul faster than oneDNN's, measured by
+// tests/benchmarks/contractions/matmul_speed: enough products for each packed
+// element, and results large enough if both operands are packed.
+constexpr int64_t kLeastRows = 256;
+constexpr int64_t kLeastSharedDepth = 192;
+constexpr int64_t kLeastMacs = int64_t{1} << 28;
+constexpr int64_t kLeastPackedResult = int64_t{1} << 20;
 
 // A 1x1 filter is a matrix in any layout. im2col multiplies it without planes.
 bool AmxApplies(const Convolution& conv, const ir::Attrs& attrs) {
@@ -211,6 +231,176 @@ std::optional<AmxConvPlan> PlanAmxConv(const codegen::LibraryCall& call) {
   }
   if (!AmxApplies(conv, call.attrs)) return std::nullopt;
   return MakePlan(conv, call.attrs);
+}
+
+namespace {
+
+// Returns the distances in elements between a matrix's rows and columns;
+// nullopt if neither are contiguous, or for batches of matrices.
+std::optional<AmxMatmulPlan::Matrix> MatrixOf(const TensorType& type,
+                                              bool transposed) {
+  const size_t rank = type.rank();
+  if (!type.layout.tiles.empty() ||
+      type.shape[rank - 1] * type.shape[rank - 2] != type.num_elements()) {
+    return std::nullopt;
+  }
+  AmxMatmulPlan::Matrix matrix;
+  for (const ir::PhysicalAxis& axis : PhysicalAxes(type)) {
+    const auto dim = static_cast<size_t>(axis.dim);
+    if (dim == rank - 2) matrix.row = axis.stride;
+    if (dim == rank - 1) matrix.column = axis.stride;
+  }
+  if (transposed) std::swap(matrix.row, matrix.column);
+  if (matrix.row != 1 && matrix.column != 1) return std::nullopt;
+  return matrix;
+}
+
+// Divides the work between the threads.
+void DivideWork(AmxMatmulPlan& plan) {
+  const int64_t threads = omp_get_max_threads();
+  plan.row_parts = plan.column_parts = plan.depth_parts = 1;
+  const int64_t sums_bytes =
+      plan.row_panels() * plan.column_panels() * kPanelSumsBytes;
+  if (sums_bytes <= kDepthSumsBytes && plan.depth >= kLeastDepth * threads) {
+    plan.depth_parts = threads;
+    return;
+  }
+  // The division whose largest part is smallest.
+  int64_t best = 0;
+  for (int64_t rows = 1; rows <= threads; ++rows) {
+    const int64_t columns = threads / rows;
+    const int64_t panels = CeilDiv(plan.row_panels(), rows) *
+                           CeilDiv(plan.column_panels(), columns);
+    if (best != 0 && panels > best) continue;
+    best = panels;
+    plan.row_parts = rows;
+    plan.column_parts = columns;
+  }
+}
+
+}  // namespace
+
+bool AmxMatmulPlan::is_fast() const {
+  if (!is_shared()) return std::min(rows, columns) >= kAmxPanel;
+  const int64_t result = rows * columns;
+  return rows >= kLeastRows && depth >= kLeastSharedDepth &&
+         result * depth >= kLeastMacs &&
+         (is_a_in_place() || result >= kLeastPackedResult);
+}
+
+int64_t AmxMatmulPlan::row_panels() const { return CeilDiv(rows, kAmxPanel); }
+
+int64_t AmxMatmulPlan::column_panels() const {
+  return CeilDiv(columns, kAmxPanel);
+}
+
+int64_t AmxMatmulPlan::row_block() const {
+  return is_shared() ? std::min(kRowBlock, CeilDiv(row_panels(), row_parts))
+                     : 1;
+}
+
+int64_t AmxMatmulPlan::column_block() const {
+  return is_shared()
+             ? std::min(kColumnBlock, CeilDiv(column_panels(), column_parts))
+             : column_panels();
+}
+
+int64_t AmxMatmulPlan::depth_block() const {
+  const int64_t steps_of_part = CeilDiv(steps(), depth_parts);
+  return CeilDiv(steps_of_part, CeilDiv(steps_of_part, kDepthBlock));
+}
+
+bool AmxMatmulPlan::keeps_sums() const {
+  return depth_parts > 1 || depth_block() < steps();
+}
+
+int64_t AmxMatmulPlan::shared_bytes() const {
+  return is_shared() ? column_panels() * steps() * kPanelBytes : 0;
+}
+
+int64_t AmxMatmulPlan::packed_a_bytes() const {
+  if (is_a_in_place()) return 0;
+  return row_block() * (is_shared() ? steps() : depth_block()) * kPanelBytes;
+}
+
+int64_t AmxMatmulPlan::packed_b_bytes() const {
+  return is_shared() ? 0 : column_panels() * depth_block() * kPanelBytes;
+}
+
+int64_t AmxMatmulPlan::sums_bytes() const {
+  if (!keeps_sums()) return 0;
+  return (is_shared() ? row_block() : row_panels()) * column_block() *
+         kPanelSumsBytes;
+}
+
+int64_t AmxMatmulPlan::part_bytes() const {
+  return packed_a_bytes() + packed_b_bytes() + sums_bytes();
+}
+
+int64_t AmxMatmulPlan::workspace_bytes() const {
+  return shared_bytes() + parts() * part_bytes();
+}
+
+std::optional<ir::LibraryCandidate> AmxMatmulCandidate(
+    const ir::Node& node, const ir::Target& target) {
+  if (!target.amx || node.num_inputs() > 2) return std::nullopt;
+  const TensorType& a = node.input(0)->type();
+  const TensorType& b = node.input(1)->type();
+  const TensorType& y = node.output()->type();
+  const auto plan = PlanAmxMatmul(a, b, y, node.attrs());
+  if (!plan.has_value() || !plan->is_fast()) return std::nullopt;
+  ir::LibraryCandidate c;
+  c.name = c.algorithm = kAmx;
+  c.implementation = plan->implementation();
+  c.workspace_bytes = plan->workspace_bytes();
+  c.modelled_ns = static_cast<int64_t>(
+      2.0 * static_cast<double>(ir::NodeMacs(node)) / target.peak_gflops_16);
+  c.operands = {a.layout, b.layout};
+  c.results = {y.layout};
+  return c;
+}
+
+std::optional<AmxMatmulPlan> PlanAmxMatmul(const TensorType& a,
+                                           const TensorType& b,
+                                           const TensorType& y,
+                                           const ir::Attrs& attrs) {
+  if (a.dtype != DType::kBF16 || !HasOwnCalls(y.dtype) || attrs.Bool("relu") ||
+      y.num_elements() == 0 || a.num_elements() == 0) {
+    return std::nullopt;
+  }
+  const auto matrix_a = MatrixOf(a, attrs.Bool("transpose_a"));
+  const auto matrix_b = MatrixOf(b, attrs.Bool("transpose_b"));
+  const auto matrix_y = MatrixOf(y, false);
+  if (!matrix_a.has_value() || !matrix_b.has_value() || !matrix_y.has_value()) {
+    return std::nullopt;
+  }
+  const size_t rank = y.rank();
+  AmxMatmulPlan plan{
+      .rows = y.shape[rank - 2],
+      .columns = y.shape[rank - 1],
+      .depth = a.shape[rank - (attrs.Bool("transpose_a") ? 2 : 1)],
+      .swapped = matrix_y->column != 1,
+      .a = *matrix_a,
+      .b = *matrix_b,
+      .y = *matrix_y,
+      .result_is_bf16 = y.dtype == DType::kBF16};
+  if (plan.swapped) {
+    for (AmxMatmulPlan::Matrix* m : {&plan.a, &plan.b, &plan.y}) {
+      std::swap(m->row, m->column);
+    }
+    std::swap(plan.rows, plan.columns);
+    std::swap(plan.a, plan.b);
+  }
+  DivideWork(plan);
+  return plan;
+}
+
+std::optional<AmxMatmulPlan> PlanAmxMatmul(const codegen::LibraryCall& call) {
+  if (call.op != ir::OpKind::kMatmul || call.operands.size() > 2) {
+    return std::nullopt;
+  }
+  return PlanAmxMatmul(call.operands[0], call.operands[1], call.results[0],
+                       call.attrs);
 }
 
 }  // namespace fusor::cpu

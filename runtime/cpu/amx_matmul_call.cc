@@ -1,0 +1,524 @@
+// Runs matmuls with tiles of AMX.
+
+#include <immintrin.h>
+
+#include <algorithm>
+
+#include "codegen/cpu/winograd_plan.h"
+#include "runtime/cpu/amx_tiles.h"
+#include "runtime/cpu/lanes.h"
+#include "runtime/cpu/library_calls.h"
+#include "runtime/cpu/thread_team.h"
+
+// GCC 12 warns about the undefined operands of its own intrinsics.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+namespace fusor::cpu {
+namespace {
+
+using codegen::LibraryCall;
+
+constexpr int64_t kPanelTile = 2 * kAmxTile;  // elements of a panel and a step
+
+struct Arguments {
+  const uint16_t* a = nullptr;  // operands of the plan, in its order
+  const uint16_t* b = nullptr;
+  void* y = nullptr;
+  char* workspace = nullptr;
+};
+
+// --- Packing -----------------------------------------------------------------
+
+// The corner of a matrix that a tile holds. `outer` counts rows of the first
+// operand or columns of the second. Either it or the depth is contiguous.
+struct Corner {
+  const uint16_t* first = nullptr;
+  int64_t outer_step = 0, depth_step = 0;
+  int64_t outer = 0, depth = 0;  // elements from here to the matrix's end
+};
+
+// Returns the mask of the first `count` elements, which may be more than all
+// or less than none.
+template <typename Mask>
+Mask First(int64_t count) {
+  constexpr int64_t kBits = 8 * sizeof(Mask);
+  if (count >= kBits) return static_cast<Mask>(~Mask{0});
+  return count <= 0 ? Mask{0} : static_cast<Mask>((Mask{1} << count) - 1);
+}
+
+// Transposes [16, 16] words.
+FUSOR_AVX512_BF16_INLINE void TransposeWords(__m512i (&x)[16]) {
+  __m512i y[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
+    x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
+    x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
+    x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+  }
+  // x[4 * i + j] has column 4 * k + j of rows 4 * i to 4 * i + 3 in quarter k.
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    y[j] = _mm512_shuffle_i32x4(x[j], x[j + 4], 0x88);
+    y[j + 4] = _mm512_shuffle_i32x4(x[j], x[j + 4], 0xdd);
+    y[j + 8] = _mm512_shuffle_i32x4(x[j + 8], x[j + 12], 0x88);
+    y[j + 12] = _mm512_shuffle_i32x4(x[j + 8], x[j + 12], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    x[j] = _mm512_shuffle_i32x4(y[j], y[j + 8], 0x88);
+    x[j + 8] = _mm512_shuffle_i32x4(y[j], y[j + 8], 0xdd);
+    x[j + 4] = _mm512_shuffle_i32x4(y[j + 4], y[j + 12], 0x88);
+    x[j + 12] = _mm512_shuffle_i32x4(y[j + 4], y[j + 12], 0xdd);
+  }
+}
+
+// What depends on the CPU's instructions.
+struct AmxPath {
+  using Tiles = AmxTiles;
+
+  // Writes a tile [16, 32] of `outer` and depth, or, if `kPairs`, [16, 16, 2]
+  // of pairs along the depth, `outer`, and the pair. Pads with zeros.
+  template <bool kPairs>
+  FUSOR_AVX512_BF16 static void PackTile(const Corner& from, uint16_t* to) {
+    const bool deep = from.depth_step == 1;
+    __m512i lines[16];  // words are pairs along the depth
+    if (deep) {
+      const auto mask = First<__mmask32>(from.depth);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        lines[i] = _mm512_maskz_loadu_epi16(i < from.outer ? mask : 0,
+                                            from.first + i * from.outer_step);
+      }
+    } else {
+      const auto mask = First<__mmask16>(from.outer);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        const uint16_t* even = from.first + 2 * i * from.depth_step;
+        const __m256i a =
+            _mm256_maskz_loadu_epi16(2 * i < from.depth ? mask : 0, even);
+        const __m256i b = _mm256_maskz_loadu_epi16(
+            2 * i + 1 < from.depth ? mask : 0, even + from.depth_step);
+        lines[i] =
+            _mm512_or_si512(_mm512_cvtepu16_epi32(a),
+                            _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
+      }
+    }
+    if (deep == kPairs) TransposeWords(lines);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) {
+      _mm512_store_si512(to + i * kAmxDepth, lines[i]);
+    }
+  }
+
+  // Rounds and stores rows of sums, of which the first columns are elements of
+  // the result. Its rows are `step` elements apart.
+  template <typename To>
+  FUSOR_AVX512_BF16 static void StoreRows(const TileSums& sums, IndexRange rows,
+                                          int64_t columns, int64_t step,
+                                          To* to) {
+    const auto mask = First<__mmask32>(columns);
+    for (int64_t i = rows.begin; i < rows.end; ++i, to += step) {
+      const int64_t tile = i / kAmxRows, row = i % kAmxRows * kAmxRows;
+      const __m512 a = _mm512_load_ps(sums[tile][0] + row);
+      const __m512 b = _mm512_load_ps(sums[tile][1] + row);
+      if constexpr (sizeof(To) == sizeof(float)) {
+        _mm512_mask_storeu_ps(to, static_cast<__mmask16>(mask), a);
+        _mm512_mask_storeu_ps(to + kAmxRows,
+                              static_cast<__mmask16>(mask >> kAmxRows), b);
+      } else {
+        _mm512_mask_storeu_epi16(
+            to, mask, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a)));
+      }
+    }
+  }
+};
+
+struct PlainPath {
+  using Tiles = PlainTiles;
+
+  template <bool kPairs>
+  static void PackTile(const Corner& from, uint16_t* to) {
+    for (int64_t i = 0; i < kAmxRows; ++i) {
+      for (int64_t k = 0; k < kAmxDepth; ++k) {
+        const int64_t at =
+            kPairs ? k / 2 * kAmxDepth + 2 * i + k % 2 : i * kAmxDepth + k;
+        to[at] = i < from.outer && k < from.depth
+                     ? from.first[i * from.outer_step + k * from.depth_step]
+                     : 0;
+      }
+    }
+  }
+
+  template <typename To>
+  static void StoreRows(const TileSums& sums, IndexRange rows, int64_t columns,
+                        int64_t step, To* to) {
+    for (int64_t i = rows.begin; i < rows.end; ++i, to += step) {
+      for (int64_t j = 0; j < std::min(columns, kAmxPanel); ++j) {
+        Narrow(sums[i / kAmxRows][j / kAmxRows]
+                   [i % kAmxRows * kAmxRows + j % kAmxRows],
+               to[j]);
+      }
+    }
+  }
+};
+
+Corner FirstOperand(const AmxMatmulPlan& plan, const Arguments& args) {
+  return {.first = args.a,
+          .outer_step = plan.a.row,
+          .depth_step = plan.a.column,
+          .outer = plan.rows,
+          .depth = plan.depth};
+}
+
+Corner SecondOperand(const AmxMatmulPlan& plan, const Arguments& args) {
+  return {.first = args.b,
+          .outer_step = plan.b.column,
+          .depth_step = plan.b.row,
+          .outer = plan.columns,
+          .depth = plan.depth};
+}
+
+// Packs panels of a matrix, [panels, steps, 2 tiles]. `matrix` is that of the
+// first outer element and the first depth.
+template <typename Path, bool kPairs>
+FUSOR_INLINE void PackPanels(const Corner& matrix, IndexRange panels,
+                             IndexRange steps, uint16_t* to) {
+  for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
+    for (int64_t step = steps.begin; step < steps.end; ++step) {
+      for (const int64_t half : {0, 1}) {
+        const int64_t outer = panel * kAmxPanel + half * kAmxRows;
+        const int64_t depth = step * kAmxDepth;
+        Path::template PackTile<kPairs>(
+            {.first = matrix.first + outer * matrix.outer_step +
+                      depth * matrix.depth_step,
+             .outer_step = matrix.outer_step,
+             .depth_step = matrix.depth_step,
+             .outer = matrix.outer - outer,
+             .depth = matrix.depth - depth},
+            to);
+        to += kAmxTile;
+      }
+    }
+  }
+}
+
+// --- Products ----------------------------------------------------------------
+
+// Complete sums of a panel of rows and a panel of columns, and how many of
+// their rows are in the result.
+template <typename Path>
+class ResultPanel {
+ public:
+  explicit ResultPanel(const AmxMatmulPlan& plan, void* y)
+      : plan_(plan), y_(y) {}
+
+  // REQUIRES: the previous panel is stored.
+  void Set(const TileSums& sums, int64_t row_panel, int64_t column_panel) {
+    sums_ = &sums;
+    row_ = row_panel * kAmxPanel;
+    column_ = column_panel * kAmxPanel;
+    next_ = 0;
+    rows_ = std::min(kAmxPanel, plan_.rows - row_);
+  }
+
+  // Rounds and stores up to `count` rows.
+  FUSOR_INLINE void Store(int64_t count) {
+    const IndexRange rows{next_, std::min(next_ + count, rows_)};
+    if (rows.begin == rows.end) return;
+    const int64_t to = (row_ + next_) * plan_.y.row + column_;
+    next_ = rows.end;
+    if (plan_.result_is_bf16) {
+      StoreRows(rows, static_cast<uint16_t*>(y_) + to);
+    } else {
+      StoreRows(rows, static_cast<float*>(y_) + to);
+    }
+  }
+  FUSOR_INLINE void Store() { Store(kAmxPanel); }
+
+ private:
+  template <typename To>
+  FUSOR_INLINE void StoreRows(IndexRange rows, To* to) {
+    Path::StoreRows(*sums_, rows, plan_.columns - column_, plan_.y.row, to);
+  }
+
+  const AmxMatmulPlan& plan_;
+  void* const y_;
+  const TileSums* sums_ = nullptr;
+  int64_t row_ = 0, column_ = 0;
+  int64_t next_ = 0, rows_ = 0;
+};
+
+// Panels of the first operand, and the distances in elements of a tile's rows,
+// of the two tiles of a step, of steps, and of panels.
+struct RowPanels {
+  const uint16_t* first = nullptr;
+  int64_t row = 0, tile = 0, step = 0, panel = 0;
+};
+
+// Packs these panels unless they are read where they are.
+template <typename Path>
+FUSOR_INLINE RowPanels PrepareRows(const AmxMatmulPlan& plan, const Corner& a,
+                                   IndexRange panels, IndexRange steps,
+                                   uint16_t* workspace) {
+  if (plan.is_a_in_place()) {
+    return {.first = a.first + panels.begin * kAmxPanel * a.outer_step +
+                     steps.begin * kAmxDepth,
+            .row = a.outer_step,
+            .tile = kAmxRows * a.outer_step,
+            .step = kAmxDepth,
+            .panel = kAmxPanel * a.outer_step};
+  }
+  PackPanels<Path, false>(a, panels, steps, workspace);
+  return {.first = workspace,
+          .row = kAmxDepth,
+          .tile = kAmxTile,
+          .step = kPanelTile,
+          .panel = steps.size() * kPanelTile};
+}
+
+// Panels of both operands that are multiplied over the same part of the depth.
+struct Block {
+  RowPanels a{};                 // from that part of the depth on
+  const uint16_t* b = nullptr;   // packed
+  int64_t b_panel = 0;           // elements from one panel to the next
+  IndexRange rows{}, columns{};  // panels
+  int64_t steps = 0;
+  bool first = false;        // part of the depth
+  bool is_complete = false;  // the sums are the result
+  TileSums* sums = nullptr;  // [rows, columns], unless all the depth is here
+};
+
+template <typename Path>
+FUSOR_INLINE void MultiplyBlock(const AmxMatmulPlan& plan,
+                                typename Path::Tiles& tiles, const Block& block,
+                                void* y) {
+  // While AMX multiplies, the previous panel's sums are stored.
+  alignas(64) TileSums complete[2];
+  ResultPanel<Path> result(plan, y);
+  const int64_t rows_per_step = CeilDiv(kAmxPanel, block.steps);
+  int64_t number = 0;
+  for (int64_t row = block.rows.begin; row < block.rows.end; ++row) {
+    const int64_t i = row - block.rows.begin;
+    for (int64_t column = block.columns.begin; column < block.columns.end;
+         ++column) {
+      const int64_t j = column - block.columns.begin;
+      TileSums& sums = block.sums == nullptr
+                           ? complete[++number % 2]
+                           : block.sums[i * block.columns.size() + j];
+      if (block.first) {
+        tiles.Clear();
+      } else {
+        tiles.LoadSums(sums);
+      }
+      Add(tiles,
+          {.a = block.a.first + i * block.a.panel,
+           .a_row = block.a.row,
+           .a_next = block.a.tile,
+           .a_step = block.a.step,
+           .b = block.b + j * block.b_panel,
+           .b_next = kAmxTile,
+           .b_step = kPanelTile,
+           .steps = block.steps},
+          {plan.rows - row * kAmxPanel > kAmxRows,
+           plan.columns - column * kAmxPanel > kAmxRows},
+          [&] { result.Store(rows_per_step); });
+      tiles.StoreSums(sums);
+      if (block.is_complete) result.Set(sums, row, column);
+    }
+  }
+  result.Store();
+}
+
+// A part's workspace.
+struct PartWorkspace {
+  uint16_t* a = nullptr;
+  uint16_t* b = nullptr;
+  TileSums* sums = nullptr;  // null if sums stay in tiles
+};
+
+PartWorkspace WorkspaceOf(const AmxMatmulPlan& plan, const Arguments& args,
+                          int64_t part) {
+  char* const a =
+      args.workspace + plan.shared_bytes() + part * plan.part_bytes();
+  char* const b = a + plan.packed_a_bytes();
+  char* const sums = b + plan.packed_b_bytes();
+  return {
+      .a = reinterpret_cast<uint16_t*>(a),
+      .b = reinterpret_cast<uint16_t*>(b),
+      .sums = plan.keeps_sums() ? reinterpret_cast<TileSums*>(sums) : nullptr};
+}
+
+// Computes a part of the result with the shared packed operand.
+template <typename Path>
+FUSOR_INLINE void RunShared(const AmxMatmulPlan& plan, const Arguments& args,
+                            int64_t part) {
+  const PartWorkspace w = WorkspaceOf(plan, args, part);
+  const IndexRange rows =
+      Share(plan.row_panels(), part / plan.column_parts, plan.row_parts);
+  const IndexRange columns =
+      Share(plan.column_panels(), part % plan.column_parts, plan.column_parts);
+  const int64_t panel = plan.steps() * kPanelTile;
+  const auto* const b = reinterpret_cast<const uint16_t*>(args.workspace);
+  typename Path::Tiles tiles;
+  for (int64_t row = rows.begin; row < rows.end; row += plan.row_block()) {
+    const IndexRange row_block{row, std::min(row + plan.row_block(), rows.end)};
+    const RowPanels a = PrepareRows<Path>(plan, FirstOperand(plan, args),
+                                          row_block, {0, plan.steps()}, w.a);
+    for (int64_t column = columns.begin; column < columns.end;
+         column += plan.column_block()) {
+      const IndexRange column_block{
+          column, std::min(column + plan.column_block(), columns.end)};
+      for (int64_t step = 0; step < plan.steps(); step += plan.depth_block()) {
+        const int64_t end = std::min(step + plan.depth_block(), plan.steps());
+        RowPanels from_step = a;
+        from_step.first += step * a.step;
+        MultiplyBlock<Path>(plan, tiles,
+                            {.a = from_step,
+                             .b = b + column * panel + step * kPanelTile,
+                             .b_panel = panel,
+                             .rows = row_block,
+                             .columns = column_block,
+                             .steps = end - step,
+                             .first = step == 0,
+                             .is_complete = end == plan.steps(),
+                             .sums = w.sums},
+                            args.y);
+      }
+    }
+  }
+}
+
+// Multiplies a part of the depth.
+template <typename Path>
+FUSOR_INLINE void RunDepth(const AmxMatmulPlan& plan, const Arguments& args,
+                           int64_t part) {
+  const PartWorkspace w = WorkspaceOf(plan, args, part);
+  const IndexRange depth = Share(plan.steps(), part, plan.depth_parts);
+  const IndexRange columns{0, plan.column_panels()};
+  typename Path::Tiles tiles;
+  for (int64_t step = depth.begin; step < depth.end;
+       step += plan.depth_block()) {
+    const IndexRange steps{step,
+                           std::min(step + plan.depth_block(), depth.end)};
+    PackPanels<Path, true>(SecondOperand(plan, args), columns, steps, w.b);
+    for (int64_t row = 0; row < plan.row_panels(); ++row) {
+      MultiplyBlock<Path>(
+          plan, tiles,
+          {.a = PrepareRows<Path>(plan, FirstOperand(plan, args),
+                                  {row, row + 1}, steps, w.a),
+           .b = w.b,
+           .b_panel = steps.size() * kPanelTile,
+           .rows = {row, row + 1},
+           .columns = columns,
+           .steps = steps.size(),
+           .first = step == depth.begin,
+           .sums = w.sums + row * columns.end},
+          args.y);
+    }
+  }
+}
+
+// Adds up the sums of all parts of the depth and stores these rows of panels.
+template <typename Path>
+FUSOR_INLINE void AddParts(const AmxMatmulPlan& plan, const Arguments& args,
+                           IndexRange rows) {
+  ResultPanel<Path> result(plan, args.y);
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    for (int64_t column = 0; column < plan.column_panels(); ++column) {
+      alignas(64) TileSums sums = {};
+      for (int64_t part = 0; part < plan.depth_parts; ++part) {
+        AddSums(WorkspaceOf(plan, args, part)
+                    .sums[row * plan.column_panels() + column],
+                sums);
+      }
+      result.Set(sums, row, column);
+      result.Store();
+    }
+  }
+}
+
+// --- Stages ------------------------------------------------------------------
+
+enum class Stage { kPack, kShared, kDepth, kAddParts };
+
+template <typename Path>
+FUSOR_INLINE void RunStage(const AmxMatmulPlan& plan, const Arguments& args,
+                           Stage stage, int64_t part) {
+  switch (stage) {
+    case Stage::kPack: {
+      const IndexRange panels = Share(plan.column_panels(), part, plan.parts());
+      PackPanels<Path, true>(SecondOperand(plan, args), panels,
+                             {0, plan.steps()},
+                             reinterpret_cast<uint16_t*>(args.workspace) +
+                                 panels.begin * plan.steps() * kPanelTile);
+      break;
+    }
+    case Stage::kShared:
+      RunShared<Path>(plan, args, part);
+      break;
+    case Stage::kDepth:
+      RunDepth<Path>(plan, args, part);
+      break;
+    case Stage::kAddParts:
+      AddParts<Path>(plan, args, Share(plan.row_panels(), part, plan.parts()));
+      break;
+  }
+}
+
+FUSOR_AVX512_BF16 void RunStageAmx(const AmxMatmulPlan& plan,
+                                   const Arguments& args, Stage stage,
+                                   int64_t part) {
+  RunStage<AmxPath>(plan, args, stage, part);
+}
+
+void RunStagePlain(const AmxMatmulPlan& plan, const Arguments& args,
+                   Stage stage, int64_t part) {
+  RunStage<PlainPath>(plan, args, stage, part);
+}
+
+// args: operands, result, workspace.
+class AmxMatmulExecutable final : public CpuExecutable {
+ public:
+  AmxMatmulExecutable(const LibraryCall& call, const AmxMatmulPlan& plan)
+      : CpuExecutable(call),
+        plan_(plan),
+        run_stage_(MayUseAmx() ? RunStageAmx : RunStagePlain) {}
+
+  void Run(void* const* args) const override {
+    const Arguments arguments{
+        .a = static_cast<const uint16_t*>(args[plan_.swapped ? 1 : 0]),
+        .b = static_cast<const uint16_t*>(args[plan_.swapped ? 0 : 1]),
+        .y = args[2],
+        .workspace = static_cast<char*>(args[3])};
+    const auto run = [&](Stage stage) {
+      ForParts(plan_.parts(), [&](int64_t part) {
+        run_stage_(plan_, arguments, stage, part);
+      });
+    };
+    const bool shared = plan_.is_shared();
+    run(shared ? Stage::kPack : Stage::kDepth);
+    run(shared ? Stage::kShared : Stage::kAddParts);
+  }
+
+ private:
+  const AmxMatmulPlan plan_;
+  void (*const run_stage_)(const AmxMatmulPlan& plan, const Arguments& args,
+                           Stage stage, int64_t part);
+};
+
+}  // namespace
+
+std::unique_ptr<CpuExecutable> MakeExecutable(const LibraryCall& call,
+                                              const AmxMatmulPlan& plan) {
+  return std::make_unique<AmxMatmulExecutable>(call, plan);
+}
+
+}  // namespace fusor::cpu

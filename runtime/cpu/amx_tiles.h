@@ -1,0 +1,214 @@
+#pragma once
+
+// Tiles of AMX, for the translation units whose functions inline them.
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "codegen/cpu/amx_plan.h"
+#include "codegen/cpu/host.h"
+#include "runtime/cpu/lanes.h"
+
+namespace fusor::cpu {
+
+// Two rows and two columns of tiles of sums: sums[i][j] += sum over steps of
+// a[i] * b[j]. A tile of a is [16, 32], one of b [16, 16, 2], contiguous.
+struct TileProduct {
+  const uint16_t* a = nullptr;
+  int64_t a_row = 0, a_next = 0, a_step = 0;  // elements
+  const uint16_t* b = nullptr;
+  int64_t b_next = 0, b_step = 0;
+  int64_t steps = 0;
+};
+
+// The rows and columns of tiles that are used.
+struct TileGrid {
+  bool two_rows = true, two_columns = true;
+};
+
+// Sums of all tiles, [2, 2, 16, 16].
+using TileSums = float[2][2][kAmxSums];
+
+// Tiles of AMX. Numbers 0 to 3 hold sums, 4 and 5 a, 6 and 7 b.
+class AmxTiles {
+ public:
+  AmxTiles() {
+    // The configuration of 64 bytes: palette 1, and the tiles' bytes per row
+    // and rows.
+    alignas(64) uint8_t config[64] = {1};
+    for (int tile = 0; tile < 8; ++tile) {
+      config[16 + 2 * tile] = 64;
+      config[48 + tile] = kAmxRows;
+    }
+    asm volatile("ldtilecfg %0" ::"m"(config));
+  }
+  ~AmxTiles() { asm volatile("tilerelease"); }
+  AmxTiles(const AmxTiles&) = delete;
+  AmxTiles& operator=(const AmxTiles&) = delete;
+
+  FUSOR_INLINE void Clear() {
+    asm volatile(
+        "tilezero %%tmm0\n\ttilezero %%tmm1\n\t"
+        "tilezero %%tmm2\n\ttilezero %%tmm3" ::);
+  }
+  FUSOR_INLINE void LoadSums(const TileSums& sums) {
+    Load<0>(sums[0][0], 64);
+    Load<1>(sums[0][1], 64);
+    Load<2>(sums[1][0], 64);
+    Load<3>(sums[1][1], 64);
+  }
+  FUSOR_INLINE void StoreSums(TileSums& sums) {
+    Store<0>(sums[0][0]);
+    Store<1>(sums[0][1]);
+    Store<2>(sums[1][0]);
+    Store<3>(sums[1][1]);
+  }
+
+  template <bool kTwoRows, bool kTwoColumns, typename Between>
+  FUSOR_INLINE void Add(const TileProduct& p, const Between& between) {
+    const uint16_t* a = p.a;
+    const uint16_t* b = p.b;
+    const int64_t row = p.a_row * static_cast<int64_t>(sizeof(uint16_t));
+    for (int64_t step = 0; step < p.steps; ++step) {
+      Load<4>(a, row);
+      Load<6>(b, 64);
+      asm volatile("tdpbf16ps %%tmm6, %%tmm4, %%tmm0" ::);
+      if constexpr (kTwoColumns) {
+        Load<7>(b + p.b_next, 64);
+        asm volatile("tdpbf16ps %%tmm7, %%tmm4, %%tmm1" ::);
+      }
+      if constexpr (kTwoRows) {
+        Load<5>(a + p.a_next, row);
+        asm volatile("tdpbf16ps %%tmm6, %%tmm5, %%tmm2" ::);
+        if constexpr (kTwoColumns) {
+          asm volatile("tdpbf16ps %%tmm7, %%tmm5, %%tmm3" ::);
+        }
+      }
+      a += p.a_step;
+      b += p.b_step;
+      between();
+    }
+  }
+
+ private:
+  template <int kTile>
+  FUSOR_INLINE void Load(const void* from, int64_t row_bytes) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(row_bytes),
+                 "i"(kTile)
+                 : "memory");
+  }
+  template <int kTile>
+  FUSOR_INLINE void Store(float* to) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(int64_t{64}),
+                 "i"(kTile)
+                 : "memory");
+  }
+};
+
+// The same on other CPUs.
+class PlainTiles {
+ public:
+  void Clear() { std::memset(sums_, 0, sizeof(sums_)); }
+  void LoadSums(const TileSums& sums) {
+    std::memcpy(sums_, sums, sizeof(sums_));
+  }
+  void StoreSums(TileSums& sums) { std::memcpy(sums, sums_, sizeof(sums_)); }
+
+  template <bool kTwoRows, bool kTwoColumns, typename Between>
+  void Add(const TileProduct& p, const Between& between) {
+    for (int64_t step = 0; step < p.steps; ++step) {
+      for (int i = 0; i <= (kTwoRows ? 1 : 0); ++i) {
+        for (int j = 0; j <= (kTwoColumns ? 1 : 0); ++j) {
+          AddTile(p.a + step * p.a_step + i * p.a_next, p.a_row,
+                  p.b + step * p.b_step + j * p.b_next, sums_[i][j]);
+        }
+      }
+      between();
+    }
+  }
+
+ private:
+  static void AddTile(const uint16_t* a, int64_t a_row, const uint16_t* b,
+                      float* sums) {
+    for (int64_t row = 0; row < kAmxRows; ++row) {
+      for (int64_t k = 0; k < kAmxDepth; ++k) {
+        const float x = Widen(a[row * a_row + k]);
+        const uint16_t* y = b + k / 2 * kAmxDepth + k % 2;
+        for (int64_t column = 0; column < kAmxRows; ++column) {
+          sums[row * kAmxRows + column] += x * Widen(y[2 * column]);
+        }
+      }
+    }
+  }
+
+  TileSums sums_;
+};
+
+// `between` runs after each step, while the CPU multiplies.
+template <typename Tiles, typename Between>
+FUSOR_INLINE void Add(Tiles& tiles, const TileProduct& p, TileGrid grid,
+                      const Between& between) {
+  if (grid.two_rows && grid.two_columns) {
+    tiles.template Add<true, true>(p, between);
+  } else if (grid.two_rows) {
+    tiles.template Add<true, false>(p, between);
+  } else if (grid.two_columns) {
+    tiles.template Add<false, true>(p, between);
+  } else {
+    tiles.template Add<false, false>(p, between);
+  }
+}
+template <typename Tiles>
+FUSOR_INLINE void Add(Tiles& tiles, const TileProduct& p, TileGrid grid) {
+  Add(tiles, p, grid, [] {});
+}
+
+// Stores [16, 2], pairs of elements.
+FUSOR_INLINE void StorePairs(const uint16_t* even, const uint16_t* odd,
+                             void* to) {
+  using Words = Lanes<16>::Words;
+  Lanes<16>::Halves a, b;
+  std::memcpy(&a, even, sizeof(a));
+  std::memcpy(&b, odd, sizeof(b));
+  const Words pairs = __builtin_convertvector(a, Words) |
+                      __builtin_convertvector(b, Words) << 16;
+  std::memcpy(to, &pairs, sizeof(pairs));
+}
+
+// Stores up to 16 sums, rounded if `to` is bf16.
+template <typename To>
+FUSOR_INLINE void StoreRow(const float* from, int64_t count, To* to) {
+  if (count == kAmxRows) {
+    Lanes<16>::Floats x;
+    Load(from, x);
+    StoreRounded(to, x);
+  } else {
+    for (int64_t i = 0; i < count; ++i) Narrow(from[i], to[i]);
+  }
+}
+
+FUSOR_INLINE void AddSums(const TileSums& from, TileSums& to) {
+  const float* const x = from[0][0];
+  float* const sum = to[0][0];
+  for (int64_t i = 0; i < 4 * kAmxSums; i += kAmxRows) {
+    Lanes<16>::Floats a, b;
+    Load(x + i, a);
+    Load(sum + i, b);
+    StoreExactly(sum + i, a + b);
+  }
+}
+
+// Returns whether this process may use AMX. Linux saves its registers only for
+// processes that ask for it.
+inline bool MayUseAmx() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return WidestIsa() == VectorIsa::kAvx512 &&
+         __builtin_cpu_supports("amx-bf16") &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+}  // namespace fusor::cpu

@@ -1,0 +1,183 @@
+// Measures matmuls of bf16 on a CPU with AMX, as planned for a target with AMX
+// and for one without: fusor's own where they are fast, and oneDNN's. Those of
+// a ViT-B/16, a Swin-T and a ResNet-50, both variants in turns. Prints medians
+// as a Markdown table.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "ir/support/statistics.h"
+#include "runtime/backend/backend_loader.h"
+
+namespace {
+
+using namespace fusor;  // NOLINT(google-build-using-namespace)
+
+// [batch, m, k] x [batch, k, n], of batch 16.
+struct Shape {
+  const char* name;
+  int64_t batch, m, k, n;
+  bool transpose_a, transpose_b, wide_result;
+};
+
+constexpr Shape kShapes[] = {
+    {"ViT perceptron, forward", 1, 3152, 768, 3072, false, true, false},
+    {"ViT perceptron, data gradient", 1, 3152, 3072, 768, false, false, false},
+    {"ViT perceptron, weight gradient", 1, 3072, 3152, 768, true, false, true},
+    {"ViT perceptron 2, forward", 1, 3152, 3072, 768, false, true, false},
+    {"ViT perceptron 2, data gradient", 1, 3152, 768, 3072, false, false,
+     false},
+    {"ViT perceptron 2, weight gradient", 1, 768, 3152, 3072, true, false,
+     true},
+    {"ViT projection, forward", 1, 3152, 768, 768, false, true, false},
+    {"ViT projection, weight gradient", 1, 768, 3152, 768, true, false, true},
+    {"ViT scores", 192, 197, 64, 197, false, true, false},
+    {"ViT values", 192, 197, 197, 64, false, false, false},
+    {"ViT gradient of values", 192, 197, 197, 64, true, false, false},
+    {"Swin stage 1, forward", 1, 50176, 96, 288, false, true, false},
+    {"Swin stage 1, data gradient", 1, 50176, 288, 96, false, false, false},
+    {"Swin stage 1, weight gradient", 1, 288, 50176, 96, true, false, true},
+    {"Swin stage 2, forward", 1, 12544, 192, 768, false, true, false},
+    {"Swin stage 2, weight gradient", 1, 768, 12544, 192, true, false, true},
+    {"Swin stage 3, forward", 1, 3136, 384, 1536, false, true, false},
+    {"Swin stage 3, data gradient", 1, 3136, 1536, 384, false, false, false},
+    {"Swin stage 3, weight gradient", 1, 1536, 3136, 384, true, false, true},
+    {"Swin stage 4, forward", 1, 784, 768, 3072, false, true, false},
+    {"Swin stage 4, weight gradient", 1, 3072, 784, 768, true, false, true},
+    {"Swin scores, stage 1", 3072, 49, 32, 49, false, true, false},
+    {"Swin values, stage 1", 3072, 49, 49, 32, false, false, false},
+    {"ResNet stage 1, weight gradient", 1, 256, 50176, 64, true, false, true},
+    {"ResNet stage 3, weight gradient", 1, 256, 3136, 1024, true, false, true},
+    {"ResNet stage 3, data gradient", 1, 3136, 1024, 256, false, false, false},
+    {"classifier, forward", 1, 16, 2048, 1000, false, true, false},
+    {"classifier, weight gradient", 1, 1000, 16, 2048, true, false, true},
+};
+
+codegen::LibraryCall CallOf(const Shape& shape) {
+  const auto type = [&](int64_t rows, int64_t columns, bool wide) {
+    return ir::TensorType{wide ? ir::DType::kF32 : ir::DType::kBF16,
+                          {shape.batch, rows, columns},
+                          {}};
+  };
+  codegen::LibraryCall call;
+  call.op = ir::OpKind::kMatmul;
+  call.attrs = {{"transpose_a", shape.transpose_a},
+                {"transpose_b", shape.transpose_b},
+                {"result_dtype", std::string(shape.wide_result ? "f32" : "")},
+                {"relu", false}};
+  call.operands = {shape.transpose_a ? type(shape.k, shape.m, false)
+                                     : type(shape.m, shape.k, false),
+                   shape.transpose_b ? type(shape.n, shape.k, false)
+                                     : type(shape.k, shape.n, false)};
+  call.results = {type(shape.m, shape.n, shape.wide_result)};
+  return call;
+}
+
+class Bench {
+ public:
+  explicit Bench(int threads)
+      : backend_(runtime::LoadBackend("cpu")),
+        amx_(backend_.CreateCompiler("cpu-amx", {threads})),
+        onednn_(backend_.CreateCompiler("cpu-avx512", {threads})),
+        device_(backend_.OpenDevice(0, {threads})),
+        stream_(device_->CreateStream()) {}
+
+  void Measure(const Shape& shape, int rounds) {
+    Program planned = Load(*amx_, shape), onednn = Load(*onednn_, shape);
+    std::vector<double> a, b, ratios;
+    for (int round = -1; round < rounds; ++round) {
+      const double x = Run(onednn), y = Run(planned);
+      if (round < 0) continue;  // warms up
+      a.push_back(x);
+      b.push_back(y);
+      ratios.push_back(x / y);
+    }
+    const double gflop = 2e-9 * static_cast<double>(shape.batch) *
+                         static_cast<double>(shape.m) *
+                         static_cast<double>(shape.k * shape.n);
+    fmt::print(
+        "| {} | {}x {}x{}x{} | {:.2f} | {:.0f} | {:.2f} | {:.0f} | "
+        "{:.2f} | {} |\n",
+        shape.name, shape.batch, shape.m, shape.k, shape.n, 1e3 * Median(a),
+        gflop / Median(a), 1e3 * Median(b), gflop / Median(b), Median(ratios),
+        planned.implementation);
+    std::fflush(stdout);
+  }
+
+ private:
+  struct Program {
+    std::unique_ptr<runtime::Executable> executable;
+    std::vector<std::unique_ptr<runtime::Memory>> memories;
+    std::vector<void*> args;
+    std::string implementation;
+  };
+
+  Program Load(codegen::TargetCompiler& compiler, const Shape& shape) {
+    codegen::LibraryCall call = CallOf(shape);
+    compiler.PrepareCall(call);
+    Program program;
+    program.implementation = call.implementation;
+    program.executable = device_->LoadCall(call);
+    const auto allocate = [&](int64_t bytes) {
+      program.memories.push_back(device_->Allocate(bytes));
+      program.args.push_back(program.memories.back()->data());
+    };
+    for (const ir::TensorType& type : call.operands) {
+      allocate(type.num_bytes());
+      // Numbers of like exponents, which bf16 can hold.
+      auto* data = static_cast<uint16_t*>(program.args.back());
+      for (int64_t i = 0; i < type.num_elements(); ++i) {
+        data[i] = static_cast<uint16_t>(0x3f80 + i * 7 % 128);
+      }
+    }
+    allocate(call.results[0].num_bytes());
+    if (call.workspace_bytes > 0) allocate(call.workspace_bytes);
+    return program;
+  }
+
+  double Run(const Program& program) {
+    const auto start = std::chrono::steady_clock::now();
+    stream_->Launch(*program.executable, program.args.data(),
+                    program.args.size());
+    stream_->Synchronize();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() -
+                                         start)
+        .count();
+  }
+
+  runtime::Backend& backend_;
+  std::unique_ptr<codegen::TargetCompiler> amx_, onednn_;
+  std::unique_ptr<runtime::Device> device_;
+  std::unique_ptr<runtime::Stream> stream_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Measures matmuls of bf16 on a CPU with AMX beside oneDNN's.");
+  int threads = 2, rounds = 15, shapes = 1000;
+  app.add_option("--threads", threads, "CPU threads")->capture_default_str();
+  app.add_option("--rounds", rounds, "Runs of each variant")
+      ->capture_default_str();
+  app.add_option("--shapes", shapes, "How many of the shapes")
+      ->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    Bench bench(threads);
+    fmt::print(
+        "| matmul | shape | oneDNN, ms | GFLOP/s | planned, ms | GFLOP/s | "
+        "ratio | kernel |\n|---|---|---|---|---|---|---|---|\n");
+    for (const Shape& shape : kShapes) {
+      if (shapes-- > 0) bench.Measure(shape, rounds);
+    }
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,127 @@
+// Compares matmuls with tiles of AMX with the interpreter. A CPU without AMX
+// runs the same loops with plain tiles.
+
+#include <gmock/gmock.h>
+
+#include "tests/runtime/cpu/cpu_fixture.h"
+#include "tests/runtime/cpu/one_node.h"
+
+namespace fusor::test {
+namespace {
+
+using codegen::LibraryCall;
+using ir::DType;
+using ir::Layout;
+using ir::Shape;
+using ir::TensorType;
+
+constexpr char kAmx[] = "fusor_amx";
+
+struct MatmulCase {
+  int64_t m, k, n;
+  bool transpose_a = false, transpose_b = false;
+  DType result = DType::kBF16;
+  bool transposed_result = false;  // its columns are contiguous
+};
+
+OneNode NodeOf(const MatmulCase& c) {
+  const auto type = [](int64_t rows, int64_t columns) {
+    return TensorType{DType::kBF16, {rows, columns}, {}};
+  };
+  return {"matmul",
+          {c.transpose_a ? type(c.k, c.m) : type(c.m, c.k),
+           c.transpose_b ? type(c.n, c.k) : type(c.k, c.n)},
+          {{"transpose_a", c.transpose_a},
+           {"transpose_b", c.transpose_b},
+           {"result_dtype", std::string(c.result == DType::kF32 ? "f32" : "")},
+           {"relu", false}}};
+}
+
+// Runs the matmul by fusor's own implementation, on poisoned memory.
+void ExpectMatmulClose(const MatmulCase& c) {
+  const OneNode one = NodeOf(c);
+  LibraryCall call = one.PlainCall();
+  if (c.transposed_result) call.results[0].layout = Layout{{1, 0}, {}};
+  call.implementation = kAmx;
+  call.workspace_bytes = int64_t{16} << 20;
+  SCOPED_TRACE(testing::Message() << c.m << "x" << c.k << "x" << c.n << " "
+                                  << c.transpose_a << c.transpose_b);
+  ExpectClose(one, call);
+}
+
+// Both operands in both orders, as both dtypes of the result.
+void ExpectAllClose(int64_t m, int64_t k, int64_t n) {
+  for (const bool a : {false, true}) {
+    for (const bool b : {false, true}) {
+      ExpectMatmulClose({m, k, n, a, b});
+    }
+    ExpectMatmulClose({m, k, n, a, a, DType::kF32});
+    ExpectMatmulClose({m, k, n, a, !a, DType::kF32, true});
+  }
+}
+
+// No size is a multiple of a tile's, or one is.
+TEST(AmxMatmulTest, OddSizesUseNoUnwrittenMemory) {
+  const Shape cases[] = {{1, 1, 1},    {3, 5, 2},    {17, 31, 33},
+                         {40, 33, 71}, {64, 32, 32}, {48, 64, 50},
+                         {97, 65, 16}, {32, 40, 96}, {16, 96, 15}};
+  for (const Shape& c : cases) ExpectAllClose(c[0], c[1], c[2]);
+}
+
+// More than one block of rows, of columns and of the depth.
+TEST(AmxMatmulTest, SeveralBlocks) {
+  ExpectMatmulClose({1100, 40, 600});
+  ExpectMatmulClose({48, 2100, 560, false, true});
+  ExpectMatmulClose({560, 2080, 700, true, false, DType::kF32});
+}
+
+// The threads divide the depth of a small result.
+TEST(AmxMatmulTest, DeepSums) {
+  ExpectAllClose(40, 2500, 33);
+  ExpectMatmulClose({96, 8192, 64, true, false, DType::kF32});
+}
+
+// 1x1 convolutions' gradients: a data gradient of many products, and weight
+// gradients of few sums and with strides.
+TEST(AmxMatmulTest, GradientsOfConvolutions) {
+  const Layout channels_last{{0, 2, 3, 1}, {}};
+  const auto compiler = Cpu::Get().backend().CreateCompiler("cpu-amx", {2});
+  int tried = 0;
+  for (const ConvCase& c : {ConvCase{2, 704, 768, 16, 1, 1, 0, 1, 1},
+                            ConvCase{6, 64, 72, 27, 1, 2, 0, 1, 1}}) {
+    for (const auto& one : ConvNodes(c, DType::kBF16)) {
+      if (one->node->op_name() == "conv2d") continue;
+      const bool of_weight = one->node->op_name() == "conv2d_grad_weight";
+      LibraryCall call =
+          one->Call({channels_last, of_weight ? channels_last : Layout{}},
+                    {of_weight ? Layout{} : channels_last}, "im2col");
+      compiler->PrepareCall(call);
+      if (call.implementation != "im2col:fusor_amx") continue;
+      ExpectClose(*one, call);
+      ++tried;
+    }
+  }
+  EXPECT_EQ(tried, 3);
+}
+
+// Only a CPU with AMX plans it, and only where oneDNN is slower.
+TEST(AmxMatmulTest, IsPlannedForLargeMatmuls) {
+  const auto implementation = [](const char* target, const MatmulCase& c) {
+    LibraryCall call = NodeOf(c).PlainCall();
+    Cpu::Get().backend().CreateCompiler(target, {2})->PrepareCall(call);
+    return call.implementation;
+  };
+  const MatmulCase large{1024, 768, 512, false, true};
+  EXPECT_EQ(implementation("cpu-amx", large), kAmx);
+  EXPECT_NE(implementation("cpu-avx512", large), kAmx);
+  EXPECT_NE(implementation("cpu-amx", {128, 768, 512, false, true}), kAmx);
+  EXPECT_NE(implementation("cpu-amx", {1024, 64, 512, false, true}), kAmx);
+  // Both operands of these are packed.
+  EXPECT_NE(implementation("cpu-amx", {512, 3072, 768, true}), kAmx);
+  EXPECT_EQ(implementation("cpu-amx", {1536, 3072, 768, true}), kAmx);
+  EXPECT_EQ(implementation("cpu-amx", {256, 3072, 64, true}), kAmx);
+  EXPECT_NE(implementation("cpu-amx", {16, 3072, 64, false, true}), kAmx);
+}
+
+}  // namespace
+}  // namespace fusor::test
