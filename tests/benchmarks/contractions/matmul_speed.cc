@@ -27,6 +27,8 @@ struct Shape {
 };
 
 constexpr Shape kShapes[] = {
+    {"classifier, forward", 1, 16, 2048, 1000, false, true, false},
+    {"classifier, weight gradient", 1, 1000, 16, 2048, true, false, true},
     {"ViT perceptron, forward", 1, 3152, 768, 3072, false, true, false},
     {"ViT perceptron, data gradient", 1, 3152, 3072, 768, false, false, false},
     {"ViT perceptron, weight gradient", 1, 3072, 3152, 768, true, false, true},
@@ -55,8 +57,6 @@ constexpr Shape kShapes[] = {
     {"ResNet stage 1, weight gradient", 1, 256, 50176, 64, true, false, true},
     {"ResNet stage 3, weight gradient", 1, 256, 3136, 1024, true, false, true},
     {"ResNet stage 3, data gradient", 1, 3136, 1024, 256, false, false, false},
-    {"classifier, forward", 1, 16, 2048, 1000, false, true, false},
-    {"classifier, weight gradient", 1, 1000, 16, 2048, true, false, true},
 };
 
 codegen::LibraryCall CallOf(const Shape& shape) {
