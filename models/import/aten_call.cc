@@ -54,7 +54,7 @@ bool AtenCall::IsTensor(std::string_view name) {
 Value* AtenCall::TensorOf(std::string_view name, const TorchItem& item) const {
   const auto* tensor = std::get_if<TorchTensor>(&item);
   if (tensor == nullptr) Reject(name, "a tensor");
-  Value* value = context_.tensor(tensor->name);
+  Value* value = AsVector(context_.tensor(tensor->name));
   if (parts_.empty()) return value;
   // The item's number among the tensors.
   size_t number = 0;
@@ -71,6 +71,12 @@ Value* AtenCall::TensorOf(std::string_view name, const TorchItem& item) const {
     }
   }
   return value;
+}
+
+Value* AtenCall::AsVector(Value* value) const {
+  return scalars_as_vectors_ && RankOf(value) == 0
+             ? context_.layers.builder().Reshape(value, {1})
+             : value;
 }
 
 std::string_view AtenCall::op() const {
@@ -100,7 +106,7 @@ std::vector<bool> AtenCall::ComplexTensors() const {
 
 Value* AtenCall::Tensor(std::string_view name) {
   const TorchItem& item = One(name);
-  if (name == "self" && self_ != nullptr) return self_;
+  if (name == "self" && self_ != nullptr) return AsVector(self_);
   return TensorOf(name, item);
 }
 

@@ -70,6 +70,9 @@ class AtenCall {
   // From now on reads the tensors among the arguments, in order, as these
   // parts; further ones as the last. None: all as a whole.
   void ReadParts(std::vector<AtenPart> parts) { parts_ = std::move(parts); }
+  // From now on reads tensors without dimensions as ones of one element. These
+  // have the dimension 0 or -1 that PyTorch accepts for a scalar, too.
+  void ReadScalarsAsVectors() { scalars_as_vectors_ = true; }
   // For recomputing views: replaces the value of argument "self".
   void ReplaceSelf(ir::Value* value) { self_ = value; }
 
@@ -84,11 +87,13 @@ class AtenCall {
   [[noreturn]] void Reject(std::string_view name, const char* expected) const;
   int64_t IntOf(std::string_view name, const TorchItem& item) const;
   ir::Value* TensorOf(std::string_view name, const TorchItem& item) const;
+  ir::Value* AsVector(ir::Value* value) const;
 
   const TorchNode& node_;
   const AtenContext& context_;
   ir::Value* self_ = nullptr;
   std::vector<AtenPart> parts_;
+  bool scalars_as_vectors_ = false;
   std::set<std::string, std::less<>> read_;
 };
 

@@ -162,7 +162,11 @@ Values Reciprocal(AtenCall& call) {
 
 Values Rsub(AtenCall& call) {
   const Pair x = Operands(call);
-  return {call.b().Minus(x.b, x.a)};
+  Value* a = x.a;
+  if (const double alpha = call.Number("alpha", 1); alpha != 1) {
+    a = call.b().Times(a, alpha);
+  }
+  return {call.b().Minus(x.b, a)};
 }
 
 Values PowScalar(AtenCall& call) {
@@ -507,6 +511,7 @@ constexpr AtenOp kElementwiseOps[] = {
     {"remainder.Tensor", Arithmetic<&Builder::Remainder>},
     {"rsqrt.default", Function<&Builder::Rsqrt>},
     {"rsub.Scalar", Rsub},
+    {"rsub.Tensor", Rsub},
     {"selu.default", Selu},
     {"sigmoid.default", Function<&Builder::Sigmoid>},
     {"silu.default", Function<&Builder::Silu>},

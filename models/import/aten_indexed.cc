@@ -455,7 +455,11 @@ Values IndexFill(AtenCall& call) {
                            b.Broadcast(b.Reshape(index, {count}), pairs, {1}));
   Value* hits = b.ReduceSum(b.Cast(equal, DType::kI32), {1});
   Value* hit = b.Broadcast(b.Compare("gt", hits, 0.0), ShapeOf(x), {dim});
-  return {b.Select(hit, b.ScalarLike(x, call.Number("value")), x)};
+  Value* value =
+      call.IsTensor("value")
+          ? b.Cast(b.Reshape(call.Tensor("value"), {}), x->type().dtype)
+          : b.Scalar(x->type().dtype, call.Number("value"));
+  return {b.Select(hit, b.BroadcastTo(value, ShapeOf(x)), x)};
 }
 
 Values IndexSelect(AtenCall& call) {
@@ -645,6 +649,7 @@ constexpr AtenOp kIndexedOps[] = {
     {"index_add.default", IndexUpdate<true>},
     {"index_copy.default", IndexUpdate<false>},
     {"index_fill.int_Scalar", IndexFill},
+    {"index_fill.int_Tensor", IndexFill},
     {"index_put.default", IndexPut},
     {"index_reduce.default", ScatterReduce<RowsOf>},
     {"index_select.default", IndexSelect},

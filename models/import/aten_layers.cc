@@ -242,6 +242,20 @@ Values Attention(AtenCall& call) {
     call.Throw(fmt::format("{} and {}: expected [..,L,E] and [..,S,E]",
                            ToString(q->type()), ToString(k->type())));
   }
+  if (call.Bool("enable_gqa", false)) {
+    // Groups of query heads share a head of keys and values.
+    const int64_t heads = RankOf(q) - 3;
+    if (heads < 0)
+      call.Throw("expected [..,H,L,E], got " + ToString(q->type()));
+    for (Value** x : {&k, &v}) {
+      const int64_t own = ShapeOf(*x).at(static_cast<size_t>(heads));
+      const int64_t all = ShapeOf(q)[static_cast<size_t>(heads)];
+      if (all % own != 0) {
+        call.Throw(fmt::format("{} query heads, {} heads", all, own));
+      }
+      *x = RepeatElements(call, *x, heads, all / own);
+    }
+  }
   const double width = static_cast<double>(ShapeOf(q).back());
   const double scale = call.Number("scale", 1 / std::sqrt(width));
   Value* scores = b.Matmul(b.Times(q, scale), k, false, /*transpose_b=*/true);
@@ -264,77 +278,203 @@ Values Attention(AtenCall& call) {
   return {b.Matmul(weights, v)};
 }
 
-// Contracts two operands: transposes each to [batch.., free.., contracted..]
-// and multiplies matrices.
-Values Einsum(AtenCall& call) {
-  Builder& b = call.b();
+// --- Einsum ------------------------------------------------------------------
+
+// An operand of einsum: a letter names each dimension, a digit one of an
+// ellipsis, counted from its end.
+struct Labelled {
+  Value* value = nullptr;
+  std::string letters{};
+};
+
+bool Contains(const std::string& letters, char letter) {
+  return letters.find(letter) != std::string::npos;
+}
+
+// Returns the extents that letters have in the operands. An extent of 1 fits
+// any other.
+std::map<char, int64_t> ExtentsOf(AtenCall& call,
+                                  const std::vector<Labelled>& operands) {
+  std::map<char, int64_t> extents;
+  for (const Labelled& x : operands) {
+    for (size_t d = 0; d < x.letters.size(); ++d) {
+      const int64_t extent = ShapeOf(x.value)[d];
+      int64_t& known = extents.emplace(x.letters[d], extent).first->second;
+      if (known != extent && known != 1 && extent != 1) {
+        call.Throw(fmt::format("extents {} and {} of {}", known, extent,
+                               x.letters[d]));
+      }
+      known = std::max(known, extent);
+    }
+  }
+  return extents;
+}
+
+// Replaces pairs of dimensions of one letter by their diagonal.
+void TakeDiagonals(AtenCall& call, Labelled& x) {
+  for (size_t i = 0; i < x.letters.size();) {
+    const size_t j = x.letters.find(x.letters[i], i + 1);
+    if (j == std::string::npos) {
+      ++i;
+      continue;
+    }
+    std::vector<int64_t> order;
+    for (size_t d = 0; d < x.letters.size(); ++d) {
+      if (d != i && d != j) order.push_back(static_cast<int64_t>(d));
+    }
+    order.push_back(static_cast<int64_t>(i));
+    order.push_back(static_cast<int64_t>(j));
+    x.value = LastDiagonal(call, call.b().Transpose(x.value, order), 0);
+    x.letters.push_back(x.letters[i]);
+    x.letters.erase(j, 1);
+    x.letters.erase(i, 1);
+  }
+}
+
+// Sums over the dimensions for which `drop` returns true.
+template <typename Drop>
+void SumOver(Builder& b, Labelled& x, const Drop& drop) {
+  std::vector<int64_t> dims;
+  std::string kept;
+  for (size_t d = 0; d < x.letters.size(); ++d) {
+    if (drop(x.letters[d], ShapeOf(x.value)[d])) {
+      dims.push_back(static_cast<int64_t>(d));
+    } else {
+      kept.push_back(x.letters[d]);
+    }
+  }
+  if (!dims.empty()) x.value = b.ReduceSum(x.value, dims);
+  x.letters = kept;
+}
+
+void Arrange(Builder& b, Labelled& x, const std::string& letters) {
+  std::vector<int64_t> order;
+  for (const char letter : letters) {
+    order.push_back(static_cast<int64_t>(x.letters.find(letter)));
+  }
+  x = {b.Transpose(x.value, order), letters};
+}
+
+// Transposes both to [batch.., free.., contracted..] and multiplies matrices.
+// `kept`: letters that are not summed over.
+Labelled Contract(Builder& b, Labelled left, Labelled right,
+                  const std::map<char, int64_t>& extents,
+                  const std::string& kept) {
+  std::string batch, contracted;
+  for (const char letter : left.letters) {
+    if (!Contains(right.letters, letter)) continue;
+    (Contains(kept, letter) ? batch : contracted) += letter;
+  }
+  std::string result = batch;
+  const auto matrix = [&](Labelled& x, const std::string& others) {
+    std::string free;
+    for (const char letter : x.letters) {
+      if (!Contains(others, letter)) free += letter;
+    }
+    result += free;
+    Arrange(b, x, batch + free + contracted);
+    Shape shape;
+    for (const std::string* group : {&batch, &free, &contracted}) {
+      int64_t extent = 1;
+      for (const char letter : *group) extent *= extents.at(letter);
+      shape.push_back(extent);
+    }
+    return b.Reshape(x.value, shape);
+  };
+  const std::string letters[2] = {left.letters, right.letters};
+  Value* a = matrix(left, letters[1]);
+  Value* c = matrix(right, letters[0]);
+  Shape shape;
+  for (const char letter : result) shape.push_back(extents.at(letter));
+  return {b.Reshape(b.Matmul(a, c, false, /*transpose_b=*/true), shape),
+          result};
+}
+
+// Splits "ij,jk->ik" into operands and result. Without an arrow, the result has
+// an ellipsis's dimensions, then the letters that occur once, sorted.
+std::string ParseEquation(AtenCall& call, std::vector<Labelled>& operands) {
   std::string equation = call.Text("equation", "");
   std::erase(equation, ' ');
-  call.Ints("path");  // the order of contractions
-  const Values x = call.Tensors("tensors");
-  const size_t comma = equation.find(',');
   const size_t arrow = equation.find("->");
-  if (x.size() != 2 || comma == equation.npos || arrow == equation.npos ||
-      comma > arrow || equation.find('.') != equation.npos) {
-    call.Throw("equation " + equation +
-               ": expected two operands, letters and ->");
-  }
-  const std::string in[2] = {equation.substr(0, comma),
-                             equation.substr(comma + 1, arrow - comma - 1)};
-  const std::string out = equation.substr(arrow + 2);
-  std::map<char, int64_t> extents;
-  std::string batch, contracted, free[2];
-  for (int i = 0; i < 2; ++i) {
-    if (static_cast<int64_t>(in[i].size()) != RankOf(x[i])) {
-      call.Throw(fmt::format("equation {}: operand {} is {}", equation, i,
-                             ToString(x[i]->type())));
-    }
-    for (size_t d = 0; d < in[i].size(); ++d) {
-      const char letter = in[i][d];
-      const int64_t extent = ShapeOf(x[i])[d];
-      const bool fits = extents.emplace(letter, extent).first->second == extent;
-      const bool shared = in[1 - i].find(letter) != std::string::npos;
-      const bool kept = out.find(letter) != std::string::npos;
-      if (!fits || in[i].find(letter) != d || (!shared && !kept)) {
-        call.Throw("equation " + equation +
-                   ": expected letters of one extent, once in each operand");
-      }
-      if (!shared) {
-        free[i] += letter;
-      } else if (i == 0) {
-        (kept ? batch : contracted) += letter;
-      }
+  const std::string inputs = equation.substr(0, arrow);
+  std::vector<std::string> parts(1);
+  for (const char c : inputs) {
+    if (c == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back().push_back(c);
     }
   }
-  const auto shape = [&](std::initializer_list<std::string> groups) {
-    Shape merged;
-    for (const std::string& group : groups) {
-      int64_t extent = 1;
-      for (const char letter : group) extent *= extents.at(letter);
-      merged.push_back(extent);
-    }
-    return merged;
+  const auto fail = [&] {
+    call.Throw(
+        fmt::format("equation {} of {} operands", equation, operands.size()));
   };
-  const auto arranged = [&](Value* value, const std::string& from,
-                            const std::string& to) {
-    std::vector<int64_t> order;
-    for (const char letter : to) {
-      order.push_back(static_cast<int64_t>(from.find(letter)));
-    }
-    return b.Transpose(value, order);
+  if (parts.size() != operands.size()) fail();
+  std::string ellipsis;  // the longest
+  const auto expand = [&](std::string& part, const std::string& letters) {
+    const size_t at = part.find("...");
+    if (at != std::string::npos) part.replace(at, 3, letters);
   };
-  Value* left = b.Reshape(arranged(x[0], in[0], batch + free[0] + contracted),
-                          shape({batch, free[0], contracted}));
-  Value* right = b.Reshape(arranged(x[1], in[1], batch + free[1] + contracted),
-                           shape({batch, free[1], contracted}));
-  Value* y = b.Matmul(left, right, false, /*transpose_b=*/true);
-  const std::string now = batch + free[0] + free[1];
-  if (out.size() != now.size()) {
-    call.Throw("equation " + equation + ": a letter of the result is unknown");
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto rank = ShapeOf(operands[i].value).size();
+    const bool open = parts[i].find("...") != std::string::npos;
+    const size_t own = parts[i].size() - (open ? 3 : 0);
+    if (own > rank || (own < rank && !open) || rank - own > 10) fail();
+    std::string letters;
+    for (size_t d = rank - own; d-- > 0;) {
+      letters.push_back(static_cast<char>('0' + d));
+    }
+    if (letters.size() > ellipsis.size()) ellipsis = letters;
+    expand(parts[i], letters);
+    operands[i].letters = parts[i];
   }
-  Shape full;
-  for (const char letter : now) full.push_back(extents.at(letter));
-  return {arranged(b.Reshape(y, full), now, out)};
+  std::string all, result;
+  for (const std::string& part : parts) all += part;
+  if (arrow != std::string::npos) {
+    result = equation.substr(arrow + 2);
+    expand(result, ellipsis);
+  } else {
+    for (char c = 'A'; c <= 'z'; ++c) {
+      if (std::ranges::count(all, c) == 1) result.push_back(c);
+    }
+    result.insert(0, ellipsis);
+  }
+  for (size_t i = 0; i < result.size(); ++i) {
+    if (!Contains(all, result[i]) || result.find(result[i]) != i) fail();
+  }
+  for (const char c : all) {
+    if (!std::isalnum(static_cast<unsigned char>(c))) fail();
+  }
+  return result;
+}
+
+Values Einsum(AtenCall& call) {
+  Builder& b = call.b();
+  call.Ints("path");  // the order of contractions
+  std::vector<Labelled> operands;
+  for (Value* x : call.Tensors("tensors")) operands.push_back({x});
+  const std::string result = ParseEquation(call, operands);
+  for (Labelled& x : operands) TakeDiagonals(call, x);
+  const std::map<char, int64_t> extents = ExtentsOf(call, operands);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    std::string others = result;
+    for (size_t j = 0; j < operands.size(); ++j) {
+      if (j != i) others += operands[j].letters;
+    }
+    SumOver(b, operands[i], [&](char letter, int64_t extent) {
+      return !Contains(others, letter) || extent < extents.at(letter);
+    });
+  }
+  Labelled product = operands[0];
+  for (size_t i = 1; i < operands.size(); ++i) {
+    std::string kept = result;
+    for (size_t j = i + 1; j < operands.size(); ++j) {
+      kept += operands[j].letters;
+    }
+    product = Contract(b, product, operands[i], extents, kept);
+  }
+  Arrange(b, product, result);
+  return {product.value};
 }
 
 template <Value* (Builder::*reduce)(Value*, std::vector<int64_t>, bool,

@@ -48,6 +48,13 @@ std::span<const AtenOp> AtenVectorOps();  // norms, products, order statistics
 std::vector<ir::Value*> AtenPadByElements(AtenCall& call,
                                           const std::string& mode);
 
+// Returns a diagonal of the last two dimensions as the last one. Throws if it
+// has no elements.
+ir::Value* LastDiagonal(AtenCall& call, ir::Value* x, int64_t offset);
+// Repeats each element along `dim`, as repeat_interleave.
+ir::Value* RepeatElements(AtenCall& call, ir::Value* x, int64_t dim,
+                          int64_t repeats);
+
 // Returns null if the operator is unknown.
 const AtenOp* FindAtenOp(std::string_view name);
 // The same for calls with complex arguments or results. Complex tensors are

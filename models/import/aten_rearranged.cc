@@ -226,30 +226,6 @@ Value* WithLast(Builder& b, Value* x, int64_t first, int64_t second) {
   return b.Transpose(x, LastOrder(x, first, second));
 }
 
-// Returns the diagonal of the last two dimensions as the last one.
-Value* LastDiagonal(AtenCall& call, Value* x, int64_t offset) {
-  Builder& b = call.b();
-  Shape shape = ShapeOf(x);
-  const int64_t columns = shape.back();
-  const int64_t rows = shape[shape.size() - 2];
-  const int64_t row = std::max<int64_t>(-offset, 0);
-  const int64_t column = std::max<int64_t>(offset, 0);
-  const int64_t count = std::min(rows - row, columns - column);
-  if (count < 1) {
-    call.Throw(fmt::format("diagonal {} of {} has no elements", offset,
-                           ToString(x->type())));
-  }
-  std::vector<double> positions;
-  for (int64_t i = 0; i < count; ++i) {
-    positions.push_back(static_cast<double>((row + i) * columns + column + i));
-  }
-  shape.pop_back();
-  shape.back() = rows * columns;
-  return b.Take(b.Reshape(x, shape),
-                b.Constant(DType::kI32, {count}, std::move(positions)),
-                RankOf(x) - 2);
-}
-
 template <int64_t kFirst, int64_t kSecond>
 Values Diagonal(AtenCall& call) {
   const bool linalg = call.Has("A");
@@ -543,25 +519,13 @@ Values BlockDiagonal(AtenCall& call) {
 }
 
 Values RepeatInterleave(AtenCall& call) {
-  Builder& b = call.b();
   Value* x = call.Tensor("self");
   const int64_t repeats = call.Int("repeats");
   if (call.Has("output_size")) call.Int("output_size");  // as computed here
-  if (!call.Has("dim")) x = b.Reshape(x, {x->type().num_elements()});
-  const int64_t dim = call.Has("dim") ? DimArgument(call, x, "dim") : 0;
-  const auto at = static_cast<size_t>(dim);
-  const Shape own = ShapeOf(x);
-  if (repeats < 1 || repeats > ir::kMaxElements / own.at(at)) {
-    call.Throw(fmt::format("{} repeats", repeats));
-  }
-  Shape shape = own;
-  shape.insert(shape.begin() + dim + 1, repeats);
-  Ints64 dims;
-  for (int64_t d = 0; d < RankOf(x); ++d) dims.push_back(d > dim ? d + 1 : d);
-  x = b.Broadcast(x, shape, dims);
-  shape = own;
-  shape[at] *= repeats;
-  return {b.Reshape(x, shape)};
+  const bool flat = !call.Has("dim");
+  if (flat) x = call.b().Reshape(x, {x->type().num_elements()});
+  return {
+      RepeatElements(call, x, flat ? 0 : DimArgument(call, x, "dim"), repeats)};
 }
 
 Values MoveDim(AtenCall& call) {
@@ -758,6 +722,46 @@ constexpr AtenOp kRearrangedOps[] = {
 };
 
 }  // namespace
+
+Value* LastDiagonal(AtenCall& call, Value* x, int64_t offset) {
+  Builder& b = call.b();
+  Shape shape = ShapeOf(x);
+  const int64_t columns = shape.back();
+  const int64_t rows = shape[shape.size() - 2];
+  const int64_t row = std::max<int64_t>(-offset, 0);
+  const int64_t column = std::max<int64_t>(offset, 0);
+  const int64_t count = std::min(rows - row, columns - column);
+  if (count < 1) {
+    call.Throw(fmt::format("diagonal {} of {} has no elements", offset,
+                           ToString(x->type())));
+  }
+  std::vector<double> positions;
+  for (int64_t i = 0; i < count; ++i) {
+    positions.push_back(static_cast<double>((row + i) * columns + column + i));
+  }
+  shape.pop_back();
+  shape.back() = rows * columns;
+  return b.Take(b.Reshape(x, shape),
+                b.Constant(DType::kI32, {count}, std::move(positions)),
+                RankOf(x) - 2);
+}
+
+Value* RepeatElements(AtenCall& call, Value* x, int64_t dim, int64_t repeats) {
+  Builder& b = call.b();
+  const auto at = static_cast<size_t>(dim);
+  const Shape own = ShapeOf(x);
+  if (repeats < 1 || repeats > ir::kMaxElements / own.at(at)) {
+    call.Throw(fmt::format("{} repeats", repeats));
+  }
+  Shape shape = own;
+  shape.insert(shape.begin() + dim + 1, repeats);
+  Ints64 dims;
+  for (int64_t d = 0; d < RankOf(x); ++d) dims.push_back(d > dim ? d + 1 : d);
+  x = b.Broadcast(x, shape, dims);
+  shape = own;
+  shape[at] *= repeats;
+  return b.Reshape(x, shape);
+}
 
 std::vector<Value*> AtenPadByElements(AtenCall& call, const std::string& mode) {
   if (mode != "reflect" && mode != "replicate" && mode != "circular") {

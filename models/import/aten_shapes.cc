@@ -178,11 +178,29 @@ Value* Part(AtenCall& call, Value* x, const Range& range) {
   }
   return call.b().Slice(x, start, limit, stride);
 }
+// Returns `base` with `part` at the positions of a range with a step.
+Value* Interleaved(Builder& b, Value* base, Value* part, const Range& range) {
+  const int64_t extent = ShapeOf(base)[range.dim];
+  std::vector<double> positions, written;
+  for (int64_t i = 0; i < extent; ++i) {
+    const int64_t from = i - range.start;
+    const bool inside = from >= 0 && i < range.end && from % range.step == 0;
+    positions.push_back(inside ? static_cast<double>(from / range.step) : 0);
+    written.push_back(inside ? 1 : 0);
+  }
+  const auto dim = static_cast<int64_t>(range.dim);
+  Value* taken =
+      b.Take(part, b.Constant(DType::kI32, {extent}, positions), dim);
+  Value* mask = b.BroadcastAlong(b.Constant(DType::kBool, {extent}, written),
+                                 base->type(), dim);
+  return b.Select(mask, taken, base);
+}
+
 // Returns `base` with `part` in place of a range.
 Value* Replaced(AtenCall& call, Value* base, Value* part, const Range& range) {
-  if (range.step != 1) call.Throw("an in-place write to a range with a step");
   if (range.start == range.end) return base;
   const int64_t extent = ShapeOf(base)[range.dim];
+  if (range.step != 1) return Interleaved(call.b(), base, part, range);
   Values pieces;
   if (range.start > 0) {
     pieces.push_back(Part(call, base, {range.dim, 0, range.start}));

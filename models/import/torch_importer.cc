@@ -310,7 +310,8 @@ class GraphBuilder {
     builder_.Inherit({});
   }
 
-  // Erases the parts without elements that only concatenations read.
+  // Erases the parts without elements that only concatenations read. Throws if
+  // other operators or results have such tensors.
   void EraseEmptyParts() {
     ir::Graph& graph = builder_.graph();
     std::unordered_set<const Value*> outputs;
@@ -326,6 +327,15 @@ class GraphBuilder {
       }
     }
     graph.EraseAll(empty);
+    for (const auto& node : graph.nodes()) {
+      for (size_t i = 0; i < node->num_outputs(); ++i) {
+        const ir::TensorType& type = node->output(i)->type();
+        FUSOR_CHECK(type.num_elements() > 0, kGraph,
+                    "{}: expected tensors with elements, got {}{}",
+                    archive_.path(), ToString(type),
+                    AtLocation(node->location()));
+      }
+    }
   }
 
   void AddInputs(const std::function<Value*(const TorchInput&)>& user) {
@@ -407,9 +417,9 @@ class GraphBuilder {
                                   : "unknown operator");
     }
     if (writes && target.empty()) call.Throw("expected a tensor to write to");
-    const std::vector<Value*> results = op->build(call);
-    call.CheckAllRead();
     const std::vector<std::string> names = ResultNames(node);
+    const std::vector<Value*> results = Build(*op, node, call);
+    call.CheckAllRead();
     if (names.size() != results.size()) {
       call.Throw(fmt::format("expected {} results, got {}", results.size(),
                              names.size()));
@@ -435,6 +445,36 @@ class GraphBuilder {
       tensor.op = op;
       tensor.result = i;
     }
+  }
+
+  std::vector<Value*> Build(const AtenOp& op, const TorchNode& node,
+                            AtenCall& call) {
+    if (!NamesDimOfScalar(node)) return op.build(call);
+    call.ReadScalarsAsVectors();
+    std::vector<Value*> results = op.build(call);
+    const std::vector<std::string> names = ResultNames(node);
+    for (size_t i = 0; i < std::min(results.size(), names.size()); ++i) {
+      const auto type = archive_.program().types.find(names[i]);
+      if (type != archive_.program().types.end() &&
+          type->second.shape.empty()) {
+        results[i] = builder_.Reshape(results[i], {});
+      }
+    }
+    return results;
+  }
+
+  // Returns whether an operator names a dimension of a tensor that has none.
+  bool NamesDimOfScalar(const TorchNode& node) {
+    constexpr std::string_view kDims[] = {"dim", "dim0", "dim1"};
+    const bool named = std::ranges::any_of(node.inputs, [&](const auto& a) {
+      return std::ranges::find(kDims, a.name) != std::end(kDims) &&
+             !a.items.empty() &&
+             !std::holds_alternative<std::monostate>(a.items[0]);
+    });
+    const std::string self = Target(node);
+    // unsqueeze() names a dimension of its result.
+    return named && !self.empty() && RankOf(Read(self)) == 0 &&
+           node.target.find("unsqueeze") == std::string::npos;
   }
 
   bool IsComplex(const std::string& name) const {
@@ -614,7 +654,7 @@ class GraphBuilder {
     }
     AtenCall call(*tensor.node, context_);
     call.ReplaceSelf(tensors_[base].value);
-    tensor.value = tensor.op->build(call).at(tensor.result);
+    tensor.value = Build(*tensor.op, *tensor.node, call).at(tensor.result);
   }
 
   void Write(size_t id, Value* value, const AtenCall& writer) {

@@ -429,6 +429,32 @@ class Scattered(nn.Module):
                 self.bags(ids, torch.tensor([0, 3, 3, 7])))
 
 
+class Contracted(nn.Module):
+    """Sums of products in all forms of einsum, attention whose heads share keys
+    and values, dimensions of scalars, and writes to ranges with a step."""
+
+    def forward(self, x, y):
+        m = y[0]
+        square = torch.einsum("bhw,bvw->bhv", y, y)
+        products = [torch.einsum(equation, *operands) for equation, operands in (
+            ("...hw,...vw", (y, y)), ("hw,vw,bhv->b", (m, m, square)),
+            ("ij->i", (m,)), ("i...->...", (x,)), ("ii->i", (m[:, :3],)),
+            ("bii,bj->ji", (square, x[:, 0])), ("ij,kj", (m, m)),
+            ("bcd,bcd->cd", (x, x[:, :1])))]
+        heads = x.reshape(2, 1, 4, 3).expand(2, 2, 4, 3)
+        shared = F.scaled_dot_product_attention(
+            heads.repeat(1, 2, 1, 1), heads, heads * 0.5, enable_gqa=True)
+        scalar = x.mean()
+        scalars = [scalar.cumsum(0), scalar.softmax(-1), scalar.sum(0, keepdim=True),
+                   scalar.max(0).values, scalar.index_select(0, torch.tensor([0])),
+                   scalar.unsqueeze(0)]
+        written = x.clone()
+        written[:, ::2] = x[:, :2] * 3
+        filled = x.index_fill(1, torch.tensor([2]), scalar)
+        return (*products, shared, *scalars, written, filled,
+                torch.rsub(x, scalar, alpha=2))
+
+
 class Numeric(nn.Module):
     """Calls special functions, cumulative ones, shifts of bits, windows,
     splits, and norms, powers and diagonals of matrices."""
@@ -622,6 +648,7 @@ PROGRAMS = {"language": (Language, language_inputs),
             "experts": (Experts, experts_inputs),
             "spectra": (Spectra, spectra_inputs),
             "scattered": (Scattered, scattered_inputs),
+            "contracted": (Contracted, functions_inputs),
             "numeric": (Numeric, numeric_inputs),
             "random": (Random, random_inputs),
             "rearranged": (Rearranged, functions_inputs),

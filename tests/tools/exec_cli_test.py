@@ -95,7 +95,7 @@ class ExecTest(CliTest):
         for name in ("language", "segmenter", "recurrent", "functions",
                      "places", "rearranged", "vectors", "cells", "losses",
                      "pooling", "sampled", "experts", "spectra",
-                     "scattered", "numeric", "random"):
+                     "scattered", "contracted", "numeric", "random"):
             path = EXPORTS / "programs" / name
             inputs, _ = read(path.with_suffix(".in.safetensors"))
             expected, _ = read(path.with_suffix(".out.safetensors"))

@@ -316,26 +316,46 @@ class BadArchiveTest(ImportTest):
         self.rejected(EXPORTS / "programs/language.pt2", "first result: "
                       "expected floats [2,..], got f32[]")
 
+    @staticmethod
+    def insert(program, before, nodes):
+        """Inserts operators before the first `before` and returns its first
+        argument. `nodes`: rows of target, tensor ("": that argument), result
+        and further arguments."""
+        graph = program["graph_module"]["graph"]["nodes"]
+        at = next(i for i, node in enumerate(graph)
+                  if node["target"].endswith(before))
+        argument = graph[at]["inputs"][0]
+        for target, tensor, result, more in reversed(nodes):
+            inputs = [{"name": "self", "kind": 1, "arg": (
+                {"as_tensor": {"name": tensor}} if tensor
+                else argument["arg"])}]
+            inputs += [{"name": name, "arg": value, "kind": 1}
+                       for name, value in more.items()]
+            graph.insert(at, {
+                "target": f"torch.ops.aten.{target}", "metadata": {},
+                "inputs": inputs,
+                "outputs": [{"as_tensor": {"name": result}}]})
+        return argument
+
     def test_in_place_writes_to_copies_are_rejected(self):
         def change(program):
-            nodes = program["graph_module"]["graph"]["nodes"]
-            at = next(i for i, node in enumerate(nodes)
-                      if node["target"].endswith("leaky_relu.default"))
-            self.assertGreater(at, 0)
-            source = nodes[at]["inputs"][0]["arg"]
-
-            def node(target, tensor, result, **more):
-                inputs = [{"name": "self", "arg": tensor, "kind": 1}]
-                inputs += [{"name": name, "arg": value, "kind": 1}
-                           for name, value in more.items()]
-                return {"target": f"torch.ops.aten.{target}", "metadata": {},
-                        "inputs": inputs,
-                        "outputs": [{"as_tensor": {"name": result}}]}
-            nodes[at:at] = [
-                node("reshape.default", source, "flat",
-                     shape={"as_ints": [-1]}),
-                node("relu_.default", {"as_tensor": {"name": "flat"}}, "wrote")]
+            self.insert(program, "leaky_relu.default", [
+                ("reshape.default", "", "flat", {"shape": {"as_ints": [-1]}}),
+                ("relu_.default", "flat", "wrote", {})])
         self.rejected(self.program(change), "clone()")
+
+    def test_operators_on_no_elements_are_rejected(self):
+        def change(program):
+            argument = self.insert(program, "leaky_relu.default", [
+                ("narrow.default", "", "none", {
+                    "dim": {"as_int": 1}, "start": {"as_int": 0},
+                    "length": {"as_int": 0}}),
+                ("sum.default", "none", "nothing", {}),
+                ("add.Tensor", "", "read", {
+                    "other": {"as_tensor": {"name": "nothing"}}})])
+            argument["arg"] = {"as_tensor": {"name": "read"}}
+        self.rejected(self.program(change), "expected tensors with elements, "
+                      "got f32[32,0,8,8]")
 
 
 if __name__ == "__main__":
