@@ -88,7 +88,9 @@ def archive_of(folder, name):
     path = folder / f"{name}.pt2"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        export(make(name), name, path)
+        part = path.with_suffix(".part.pt2")
+        export(make(name), name, part)
+        part.rename(path)  # complete, even if an earlier export was ended
     return path
 
 
@@ -162,9 +164,9 @@ def errors(args, name, archive, seed):
     return out
 
 
-def speed(args, name, archive, part):
+def speed(args, name, archive, parts):
     """Returns the images per second of fusor and of PyTorch's programs in turns,
-    {program: [number of each round]}, or None if a program failed."""
+    {part: {program: [number of each round]}}, or {} if a program failed."""
     settings = argparse.Namespace(
         python=sys.executable, arch=name, image_size=image_size(name),
         dtype="fp32", threads=os.cpu_count(), batches=[BATCH], pairs=ROUNDS,
@@ -174,13 +176,13 @@ def speed(args, name, archive, part):
         settings.threads, "--warmup", settings.warmup, "--iterations",
         settings.iterations, "--json", "-"], compare.last_json)]
     table += [compare.torch_program(program, settings, ["--no-dropout"])
-              for program in SPEED[part]]
+              for part in parts for program in SPEED[part]]
     runs = compare.measure(table, settings)
     if any("error" in run for run in runs):
-        return None
-    return {program.name: list(compare.speeds(runs, program.name,
-                                              BATCH).values())
-            for program in table}
+        return {}
+    return {part: {program: list(compare.speeds(runs, program, BATCH).values())
+                   for program in (compare.FUSOR, *SPEED[part])}
+            for part in parts}
 
 
 def plan(args, archive):
@@ -231,10 +233,10 @@ def measure(args, name, row):
             row.update(plan(args, archive))
         for seed in missing_seeds(args, row):
             add_errors(row, errors(args, name, archive, seed))
-        for part in missing_parts(args, name, row):
-            found = speed(args, name, archive, part)
-            if found:
-                row.setdefault("speed", {})[part] = found
+        parts = missing_parts(args, name, row)
+        if parts:
+            row.setdefault("speed", {}).update(
+                speed(args, name, archive, parts))
     except RuntimeError as error:
         row["failure"] = str(error)
 
