@@ -34,15 +34,18 @@ constexpr int64_t kPanelSumsBytes =
     kAmxPanel * kAmxPanel * static_cast<int64_t>(sizeof(float));
 // Bytes of sums up to which threads divide the depth, and the least depth of
 // each.
-constexpr int64_t kDepthSumsBytes = 640 << 10;
+constexpr int64_t kDepthSumsBytes = 1536 << 10;
 constexpr int64_t kLeastDepth = 512;
 // What makes fusor's matmul faster than oneDNN's, measured by
 // tests/benchmarks/contractions/matmul_speed: enough products for each packed
-// element, and results large enough if both operands are packed.
+// element; if both operands are packed, results that are small or large. Those
+// between are faster, too, unless oneDNN 2.6's blocks divide the rows.
 constexpr int64_t kLeastRows = 256;
 constexpr int64_t kLeastSharedDepth = 192;
 constexpr int64_t kLeastMacs = int64_t{1} << 28;
-constexpr int64_t kLeastPackedResult = int64_t{1} << 20;
+constexpr int64_t kSmallResult = int64_t{160} << 10;
+constexpr int64_t kLargeResult = int64_t{1} << 20;
+constexpr int64_t kOneDnnRows = 64;
 
 // A 1x1 filter is a matrix in any layout. im2col multiplies it without planes.
 bool AmxApplies(const Convolution& conv, const ir::Attrs& attrs) {
@@ -281,11 +284,15 @@ void DivideWork(AmxMatmulPlan& plan) {
 }  // namespace
 
 bool AmxMatmulPlan::is_fast() const {
-  if (!is_shared()) return std::min(rows, columns) >= kAmxPanel;
   const int64_t result = rows * columns;
+  const bool divided = rows % kOneDnnRows == 0;
+  if (!is_shared()) {
+    return std::min(rows, columns) >= kAmxPanel &&
+           (result <= kSmallResult || !divided);
+  }
   return rows >= kLeastRows && depth >= kLeastSharedDepth &&
          result * depth >= kLeastMacs &&
-         (is_a_in_place() || result >= kLeastPackedResult);
+         (is_a_in_place() || result >= kLargeResult || !divided);
 }
 
 int64_t AmxMatmulPlan::row_panels() const { return CeilDiv(rows, kAmxPanel); }

@@ -1,7 +1,7 @@
 // Measures matmuls of bf16 on a CPU with AMX, as planned for a target with AMX
 // and for one without: fusor's own where they are fast, and oneDNN's. Those of
-// a ViT-B/16, a Swin-T and a ResNet-50, both variants in turns. Prints medians
-// as a Markdown table.
+// a ViT-B/16, a Swin-T, a RegNetX-1.6GF and a ResNet-50, both variants in
+// turns. Prints medians as a Markdown table.
 
 #include <fmt/format.h>
 
@@ -55,6 +55,9 @@ constexpr Shape kShapes[] = {
     {"Swin scores, stage 1", 3072, 49, 32, 49, false, true, false},
     {"Swin values, stage 1", 3072, 49, 49, 32, false, false, false},
     {"ResNet stage 1, weight gradient", 1, 256, 50176, 64, true, false, true},
+    {"RegNet stage 3, weight gradient", 1, 408, 3136, 408, true, false, true},
+    {"RegNet stage 4, weight gradient", 1, 912, 3136, 408, true, false, true},
+    {"RegNet stage 4, data gradient", 1, 3136, 912, 408, false, false, false},
     {"ResNet stage 3, weight gradient", 1, 256, 3136, 1024, true, false, true},
     {"ResNet stage 3, data gradient", 1, 3136, 1024, 256, false, false, false},
 };
