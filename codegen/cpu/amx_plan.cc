@@ -48,14 +48,27 @@ constexpr int64_t kLargeResult = int64_t{1} << 20;
 constexpr int64_t kOneDnnRows = 64;
 
 // A 1x1 filter is a matrix in any layout. im2col multiplies it without planes.
-bool AmxApplies(const Convolution& conv, const ir::Attrs& attrs) {
+// Fewer channels per group leave most of a tile empty.
+bool AmxApplies(const Convolution& conv, const ir::Attrs& attrs,
+                size_t operands) {
   const DType weight = conv.weight.dtype;
-  return attrs.Int("groups") == 1 && conv.x.dtype == DType::kBF16 &&
-         conv.y.dtype == DType::kBF16 &&
-         conv.weight.shape[2] * conv.weight.shape[3] > 1 &&
-         (conv.kind == ConvKind::kGradInput    ? weight == DType::kBF16
-          : conv.kind == ConvKind::kGradWeight ? HasOwnCalls(weight)
-                                               : false);
+  const int64_t groups = attrs.Int("groups");
+  if (conv.x.dtype != DType::kBF16 || conv.y.dtype != DType::kBF16 ||
+      conv.weight.shape[2] * conv.weight.shape[3] == 1 ||
+      (groups > 1 &&
+       std::min(conv.x.shape[1], conv.y.shape[1]) / groups < kAmxRows)) {
+    return false;
+  }
+  switch (conv.kind) {
+    case ConvKind::kForward:
+      return groups > 1 && weight == DType::kBF16 && operands == 2 &&
+             !attrs.Bool("relu");
+    case ConvKind::kGradInput:
+      return weight == DType::kBF16;
+    case ConvKind::kGradWeight:
+      return HasOwnCalls(weight);
+  }
+  return false;
 }
 
 // Returns the convolution whose channels are also the columns of the filter.
@@ -74,19 +87,22 @@ Convolution Merged(Convolution conv, ir::Attrs& attrs) {
 
 void DivideWork(AmxConvPlan& plan) {
   const int64_t threads = omp_get_max_threads();
-  const int64_t pairs = CeilDiv(plan.target_blocks(), 2);
+  // A part has whole groups, or of a single one some pairs of blocks.
+  const int64_t pairs =
+      plan.groups > 1 ? plan.groups : CeilDiv(plan.target_blocks(), 2);
   plan.image_parts = std::min(threads, plan.batch);
   plan.channel_parts = plan.together = 1;
   plan.chunk = plan.steps();
-  if (plan.kind == ConvKind::kGradInput) {
+  if (!plan.of_weight()) {
     plan.channel_parts = std::min(CeilDiv(threads, plan.batch), pairs);
     return;
   }
   // Parts of the images have sums of their own, parts of the channels copy all
   // images.
   const bool by_channels =
-      plan.batch < threads || plan.weights_bytes() / plan.image_parts >
-                                  plan.batch * plan.source_tiles_bytes();
+      plan.batch < threads ||
+      plan.weights_bytes() / plan.image_parts >
+          plan.batch * plan.groups * plan.source_tiles_bytes();
   if (by_channels) {
     plan.image_parts = 1;
     plan.channel_parts = std::min(threads, pairs);
@@ -106,12 +122,14 @@ void DivideWork(AmxConvPlan& plan) {
 
 AmxConvPlan MakePlan(const Convolution& conv, const ir::Attrs& attrs) {
   const auto& [kind, x, weight, y] = conv;
+  const int64_t groups = attrs.Int("groups");
   AmxConvPlan plan{.kind = kind,
                    .batch = x.shape[0],
-                   .in_channels = x.shape[1],
+                   .groups = groups,
+                   .in_channels = x.shape[1] / groups,
                    .in_height = x.shape[2],
                    .in_width = x.shape[3],
-                   .out_channels = y.shape[1],
+                   .out_channels = y.shape[1] / groups,
                    .out_height = y.shape[2],
                    .out_width = y.shape[3],
                    .kernel_height = weight.shape[2],
@@ -119,7 +137,7 @@ AmxConvPlan MakePlan(const Convolution& conv, const ir::Attrs& attrs) {
                    .column_stride = attrs.Ints("stride")[1],
                    .left_pad = attrs.Ints("pad")[1],
                    .weight_is_bf16 = weight.dtype == DType::kBF16};
-  plan.merged = kind == ConvKind::kGradWeight && plan.kernel_width > 1 &&
+  plan.merged = plan.of_weight() && groups == 1 && plan.kernel_width > 1 &&
                 attrs.Ints("dilation")[1] == 1 &&
                 plan.in_channels * plan.kernel_width <= 2 * kAmxRows;
   if (plan.merged) {
@@ -136,26 +154,24 @@ AmxConvPlan MakePlan(const Convolution& conv, const ir::Attrs& attrs) {
 }  // namespace
 
 int64_t AmxConvPlan::source_blocks() const {
-  // A data gradient sums over these channels.
-  return kind == ConvKind::kGradInput ? CeilDiv(plane_channels(), kAmxDepth)
-                                      : CeilDiv(plane_channels(), kAmxRows);
+  // All but weight gradients sum over these channels.
+  return CeilDiv(plane_channels(), of_weight() ? kAmxRows : kAmxDepth);
 }
 
 int64_t AmxConvPlan::target_blocks() const {
-  return CeilDiv(kind == ConvKind::kGradInput ? in_channels : out_channels,
-                 kAmxRows);
+  return CeilDiv(of_input() ? in_channels : out_channels, kAmxRows);
 }
 
 int64_t AmxConvPlan::part_blocks() const {
-  return 2 * CeilDiv(CeilDiv(target_blocks(), 2), channel_parts);
+  const int64_t pairs = CeilDiv(target_blocks(), 2);
+  return 2 * (groups > 1 ? pairs : CeilDiv(pairs, channel_parts));
 }
 
 int64_t AmxConvPlan::span() const {
-  const bool gradient = kind == ConvKind::kGradInput;
   const int64_t rows =
-      CeilDiv(gradient ? in_height : out_height, geometry.target_phases[0]);
+      CeilDiv(of_input() ? in_height : out_height, geometry.target_phases[0]);
   const int64_t columns =
-      CeilDiv(gradient ? in_width : out_width, geometry.target_phases[1]);
+      CeilDiv(of_input() ? in_width : out_width, geometry.target_phases[1]);
   return (rows - 1) * geometry.pitch + columns;
 }
 
@@ -167,27 +183,24 @@ int64_t AmxConvPlan::pixels() const {
 
 int64_t AmxConvPlan::planes_bytes() const {
   const int64_t channels =
-      source_blocks() * (kind == ConvKind::kGradInput ? kAmxDepth : kAmxRows);
+      source_blocks() * (of_weight() ? kAmxRows : kAmxDepth);
   return RoundUp(phases() * pixels() * channels * kHalf, kLine);
 }
 
 int64_t AmxConvPlan::target_bytes() const {
-  return kind == ConvKind::kGradInput
-             ? 0
-             : steps() * kAmxDepth * part_blocks() * kAmxRows * kHalf;
+  return of_weight() ? steps() * kAmxDepth * part_blocks() * kAmxRows * kHalf
+                     : 0;
 }
 
 int64_t AmxConvPlan::source_tiles_bytes() const {
-  return kind == ConvKind::kGradInput
-             ? 0
-             : together * 2 * phases() * source_blocks() * pixels() * kAmxRows *
-                   kHalf;
+  return of_weight() ? together * 2 * phases() * source_blocks() * pixels() *
+                           kAmxRows * kHalf
+                     : 0;
 }
 
 int64_t AmxConvPlan::target_tiles_bytes() const {
-  return kind == ConvKind::kGradInput
-             ? 0
-             : together * steps() * part_blocks() * kAmxTile * kHalf;
+  return of_weight() ? together * steps() * part_blocks() * kAmxTile * kHalf
+                     : 0;
 }
 
 int64_t AmxConvPlan::part_bytes() const {
@@ -196,12 +209,15 @@ int64_t AmxConvPlan::part_bytes() const {
 }
 
 int64_t AmxConvPlan::weights_bytes() const {
-  return kind == ConvKind::kGradInput
-             ? target_blocks() * source_blocks() * taps() * kAmxTile * kHalf
-         : is_complete() ? 0
-                         : image_parts * taps() * RoundUp(target_blocks(), 2) *
-                               RoundUp(source_blocks(), 2) * kAmxSums *
-                               static_cast<int64_t>(sizeof(float));
+  if (!of_weight()) {
+    return groups * target_blocks() * source_blocks() * taps() * kAmxTile *
+           kHalf;
+  }
+  return is_complete()
+             ? 0
+             : image_parts * groups * taps() * RoundUp(target_blocks(), 2) *
+                   RoundUp(source_blocks(), 2) * kAmxSums *
+                   static_cast<int64_t>(sizeof(float));
 }
 
 int64_t AmxConvPlan::workspace_bytes() const {
@@ -211,7 +227,8 @@ int64_t AmxConvPlan::workspace_bytes() const {
 std::optional<ir::LibraryCandidate> AmxConvCandidate(const ir::Node& node,
                                                      const ir::Target& target) {
   const auto conv = ir::ConvolutionOf(node);
-  if (!conv.has_value() || !target.amx || !AmxApplies(*conv, node.attrs())) {
+  if (!conv.has_value() || !target.amx ||
+      !AmxApplies(*conv, node.attrs(), node.num_inputs())) {
     return std::nullopt;
   }
   const AmxConvPlan plan = MakePlan(*conv, node.attrs());
@@ -232,7 +249,7 @@ std::optional<AmxConvPlan> PlanAmxConv(const codegen::LibraryCall& call) {
   for (const TensorType* type : {&conv.x, &conv.weight, &conv.y}) {
     if (type->layout != ChannelsLast()) return std::nullopt;
   }
-  if (!AmxApplies(conv, call.attrs)) return std::nullopt;
+  if (!AmxApplies(conv, call.attrs, call.operands.size())) return std::nullopt;
   return MakePlan(conv, call.attrs);
 }
 

@@ -21,14 +21,16 @@ inline constexpr int64_t kAmxDepth = 32;
 inline constexpr int64_t kAmxTile = kAmxRows * kAmxDepth;  // of bf16
 inline constexpr int64_t kAmxSums = kAmxRows * kAmxRows;   // of f32
 
-// fusor's own gradients of bf16 convolutions with tiles of AMX. Activations
-// have channels last, and so have filters: [O, KH, KW, I]. An image is copied
-// to planes (ConvPlanes) whose pixels have all channels, so that 16 neighbours
-// are a tile without a copy of their patches, which im2col needs.
+// fusor's own gradients of bf16 convolutions, and grouped convolutions, with
+// tiles of AMX. Activations have channels last, and so have filters: [O, KH,
+// KW, I]. An image is copied to planes (ConvPlanes) whose pixels have all
+// channels of a group, so that 16 neighbours are a tile without a copy of their
+// patches, which im2col needs. Groups are computed one after the other.
 //
-// A data gradient multiplies pixels of the result's gradient by weights, whose
-// tiles are packed first. With strides, each phase of the input's gradient is a
-// convolution of its own, without multiplications by the zeros between pixels.
+// A convolution or data gradient multiplies pixels of its source by weights,
+// whose tiles are packed first. With strides, each phase of the input's
+// gradient is a convolution of its own, without multiplications by the zeros
+// between pixels.
 //
 // A weight gradient sums over pixels, which AMX multiplies in pairs. The
 // input's planes become [channels / 16, pixels / 2, 16, 2], once with pairs
@@ -36,8 +38,8 @@ inline constexpr int64_t kAmxSums = kAmxRows * kAmxRows;   // of f32
 // both. The result's gradient becomes [pixels / 32, channels / 16, 16, 32].
 struct AmxConvPlan {
   ir::ConvKind kind{};
-  int64_t batch = 0;
-  int64_t in_channels = 0, in_height = 0, in_width = 0;
+  int64_t batch = 0, groups = 0;
+  int64_t in_channels = 0, in_height = 0, in_width = 0;  // of a group
   int64_t out_channels = 0, out_height = 0, out_width = 0;
   int64_t kernel_height = 0, kernel_width = 0;
   // If a weight gradient has few channels, the columns of the filter become
@@ -48,7 +50,7 @@ struct AmxConvPlan {
   bool weight_is_bf16 = false;
   ConvPlanes geometry{};
   int64_t image_parts = 0;    // into which threads divide the images
-  int64_t channel_parts = 0;  // and the target's channels
+  int64_t channel_parts = 0;  // and the target's channels, or the groups
   // A weight gradient sums over this many images at a time, and in each of them
   // over this many tiles of pixels. They fit a cache.
   int64_t together = 0, chunk = 0;
@@ -65,9 +67,11 @@ struct AmxConvPlan {
     return geometry.source_phases[0] * geometry.source_phases[1];
   }
 
+  bool of_weight() const { return kind == ir::ConvKind::kGradWeight; }
+  bool of_input() const { return kind == ir::ConvKind::kGradInput; }
   // Channels of the planes and of the target, in tiles.
   int64_t plane_channels() const {
-    if (kind == ir::ConvKind::kGradInput) return out_channels;
+    if (of_input()) return out_channels;
     return in_channels * (merged ? kernel_width : 1);
   }
   int64_t source_blocks() const;
@@ -88,8 +92,8 @@ struct AmxConvPlan {
   int64_t source_tiles_bytes() const;  // tiles of `together` images
   int64_t target_tiles_bytes() const;
   int64_t part_bytes() const;  // sum of the above
-  // What the parts share: the packed weights of a data gradient, or the sums of
-  // a weight gradient, once for each part of the images.
+  // What the parts share: the packed weights, or the sums of a weight gradient,
+  // once for each part of the images.
   int64_t weights_bytes() const;
   int64_t workspace_bytes() const;
 };

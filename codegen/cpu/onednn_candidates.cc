@@ -340,11 +340,14 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
       (!direct.has_value() || last->x != direct->x)) {
     add("direct-nhwc", "direct", last);
   }
-  if (target.amx && im2col.has_value() && IsPatchwise(t, node.attrs())) {
+  if (!target.amx) return candidates;
+  const auto own = AmxConvCandidate(node, target);
+  if (im2col.has_value() && IsPatchwise(t, node.attrs())) {
     candidates.insert(candidates.begin(), *im2col);
-  } else if (target.amx && last.has_value() && IsAmx(*last)) {
-    PreferAmx(t, node, *last, im2col, AmxConvCandidate(node, target), target,
-              candidates);
+  } else if (last.has_value() && IsAmx(*last)) {
+    PreferAmx(t, node, *last, im2col, own, target, candidates);
+  } else if (own.has_value() && node.attrs().Int("groups") > 1) {
+    candidates.insert(candidates.begin(), *own);
   }
   return candidates;
 }

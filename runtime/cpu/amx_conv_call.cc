@@ -1,4 +1,4 @@
-// Runs gradients of convolutions with tiles of AMX.
+// Runs convolutions with tiles of AMX.
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,9 @@ namespace fusor::cpu {
 namespace {
 
 using codegen::LibraryCall;
-using ir::ConvKind;
+
+// Channels that are copied at once where a pixel's are fewer than its plane's.
+constexpr int64_t kCopied = 8;
 
 // --- Planes ------------------------------------------------------------------
 
@@ -44,7 +46,8 @@ FUSOR_INLINE void CopyPixels(const Pixels& image,
       uint16_t* to = planes + ((h % phases[0] * phases[1] + b) * plane_pixels +
                                lead + h / phases[0] * pitch) *
                                   padded;
-      if (phases[1] == 1 && image.step == padded && image.begin == 0) {
+      if (phases[1] == 1 && image.begin == 0 && image.step == padded &&
+          image.channels == padded) {
         copy(row, image.width * padded, to);
         continue;
       }
@@ -54,6 +57,13 @@ FUSOR_INLINE void CopyPixels(const Pixels& image,
             (!exact || padded == image.channels)) {
           for (int64_t c = 0; c < padded; c += kAmxRows) {
             std::memcpy(to + c, row + at + c, kAmxRows * sizeof(uint16_t));
+          }
+          continue;
+        }
+        if (at >= 0 && at + image.channels <= image.readable &&
+            image.channels % kCopied == 0) {
+          for (int64_t c = 0; c < image.channels; c += kCopied) {
+            std::memcpy(to + c, row + at + c, kCopied * sizeof(uint16_t));
           }
           continue;
         }
@@ -99,7 +109,7 @@ FUSOR_INLINE void TransposePixels(const uint16_t* plane, int64_t steps,
   }
 }
 
-// --- Data gradient -----------------------------------------------------------
+// --- Convolution and data gradient -------------------------------------------
 
 struct Arguments {
   const uint16_t* a = nullptr;  // operands
@@ -113,21 +123,24 @@ char* PartOf(const AmxConvPlan& plan, const Arguments& args, int64_t part) {
   return args.workspace + plan.weights_bytes() + part * plan.part_bytes();
 }
 
-// Packs the tiles of these channels of the input, [channels / 16, taps, result
-// channels / 32, 16, 16, 2], from [result channels, taps, channels].
-FUSOR_INLINE void PackWeights(const AmxConvPlan& plan, const Arguments& args,
-                              IndexRange blocks) {
+// Packs the weights of a data gradient, for these blocks of all groups' input
+// channels, as tiles [groups, channels / 16, taps, result channels / 32, 16,
+// 16, 2], from [groups, result channels, taps, channels].
+FUSOR_INLINE void PackForGradient(const AmxConvPlan& plan,
+                                  const Arguments& args, IndexRange blocks) {
   const int64_t row = plan.taps() * plan.in_channels;
   auto* to = reinterpret_cast<uint16_t*>(args.workspace) +
              blocks.begin * plan.taps() * plan.source_blocks() * kAmxTile;
-  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+  for (int64_t number = blocks.begin; number < blocks.end; ++number) {
+    const int64_t group = number / plan.target_blocks();
+    const int64_t block = number % plan.target_blocks();
     const int64_t channels =
         std::min(kAmxRows, plan.in_channels - block * kAmxRows);
     for (int64_t tap = 0; tap < plan.taps(); ++tap) {
       for (int64_t k = 0; k < plan.source_blocks() * kAmxDepth;
            k += 2, to += kAmxDepth) {
-        const uint16_t* from =
-            args.b + k * row + tap * plan.in_channels + block * kAmxRows;
+        const uint16_t* from = args.b + (group * plan.out_channels + k) * row +
+                               tap * plan.in_channels + block * kAmxRows;
         if (channels == kAmxRows && k + 1 < plan.out_channels) {
           StorePairs(from, from + row, to);
           continue;
@@ -143,11 +156,66 @@ FUSOR_INLINE void PackWeights(const AmxConvPlan& plan, const Arguments& args,
   }
 }
 
+// Packs the weights of a convolution, for these blocks of all groups' result
+// channels, as tiles [groups, result channels / 16, taps, channels / 32, 16,
+// 16, 2].
+FUSOR_INLINE void PackForForward(const AmxConvPlan& plan, const Arguments& args,
+                                 IndexRange blocks) {
+  const int64_t row = plan.taps() * plan.in_channels;
+  auto* to = reinterpret_cast<uint32_t*>(args.workspace) +
+             blocks.begin * plan.taps() * plan.source_blocks() * kAmxSums;
+  for (int64_t number = blocks.begin; number < blocks.end; ++number) {
+    const int64_t group = number / plan.target_blocks();
+    const int64_t block = number % plan.target_blocks();
+    const int64_t rows =
+        std::min(kAmxRows, plan.out_channels - block * kAmxRows);
+    const uint16_t* first =
+        args.b + (group * plan.out_channels + block * kAmxRows) * row;
+    for (int64_t tap = 0; tap < plan.taps(); ++tap, first += plan.in_channels) {
+      for (int64_t c = 0; c < plan.in_channels; c += kAmxDepth) {
+        alignas(64) uint32_t pairs[kAmxSums] = {};
+        const int64_t count = std::min(kAmxDepth, plan.in_channels - c);
+        for (int64_t i = 0; i < rows; ++i) {
+          std::memcpy(pairs + i * kAmxRows, first + i * row + c,
+                      static_cast<size_t>(count) * sizeof(uint16_t));
+        }
+        TransposeMatrix(pairs, kAmxRows, kAmxRows, kAmxRows, to, kAmxRows);
+        to += kAmxSums;
+      }
+    }
+  }
+}
+
+// The target of a convolution or of its data gradient: an image of a group.
+struct Target {
+  uint16_t* first = nullptr;
+  int64_t height = 0, width = 0;
+  int64_t channels = 0;
+  int64_t step = 0;  // elements from one pixel to the next
+};
+
+Target TargetOf(const AmxConvPlan& plan, const Arguments& args, int64_t n,
+                int64_t group) {
+  Target target{.height = plan.out_height,
+                .width = plan.out_width,
+                .channels = plan.out_channels};
+  if (plan.of_input()) {
+    target.height = plan.in_height;
+    target.width = plan.in_width;
+    target.channels = plan.in_channels;
+  }
+  target.step = plan.groups * target.channels;
+  target.first = static_cast<uint16_t*>(args.result) +
+                 n * target.height * target.width * target.step +
+                 group * target.channels;
+  return target;
+}
+
 // Rounds and stores the sums of pixels of a phase, from `at` on, to this block
 // of channels and the next. `a`, `b`: the phase.
 FUSOR_INLINE void StorePixels(const AmxConvPlan& plan, const TileSums& sums,
                               int64_t at, int64_t a, int64_t b, int64_t block,
-                              uint16_t* image) {
+                              const Target& target) {
   const int64_t pitch = plan.geometry.pitch;
   const int64_t end = std::min(at + 2 * kAmxRows, plan.span());
   int64_t row = at / pitch, column = at % pitch;
@@ -158,23 +226,23 @@ FUSOR_INLINE void StorePixels(const AmxConvPlan& plan, const TileSums& sums,
       column = 0;
       ++row;
     }
-    if (h >= plan.in_height || w >= plan.in_width) continue;
+    if (h >= target.height || w >= target.width) continue;
     const int64_t i = pixel - at;
     for (int j = 0; j < 2; ++j) {
       const int64_t channel = (block + j) * kAmxRows;
-      const int64_t channels = std::min(kAmxRows, plan.in_channels - channel);
+      const int64_t channels = std::min(kAmxRows, target.channels - channel);
       const float* from = sums[i / kAmxRows][j] + i % kAmxRows * kAmxRows;
       StoreRow(from, channels,
-               image + (h * plan.in_width + w) * plan.in_channels + channel);
+               target.first + (h * target.width + w) * target.step + channel);
     }
   }
 }
 
-// Computes the input's gradient of an image for these blocks of channels.
+// Computes these blocks of an image's channels. `weights`: of its group.
 template <typename Tiles>
 FUSOR_INLINE void ConvolveImage(const AmxConvPlan& plan, Tiles& tiles,
                                 const uint16_t* plane, const uint16_t* weights,
-                                IndexRange blocks, uint16_t* image) {
+                                IndexRange blocks, const Target& target) {
   const int64_t depth = plan.source_blocks() * kAmxDepth;
   const int64_t tap_tiles = plan.source_blocks() * kAmxTile;
   const ConvPlanes& geometry = plan.geometry;
@@ -188,7 +256,8 @@ FUSOR_INLINE void ConvolveImage(const AmxConvPlan& plan, Tiles& tiles,
         for (const ConvPlanes::Tap& tap : geometry.taps[phase]) {
           const int64_t number = tap.row * plan.kernel_width + tap.column;
           Add(tiles,
-              {.a = plane + (at + tap.offset) * depth,
+              {.a = plane +
+                    (tap.phase * plan.pixels() + at + tap.offset) * depth,
                .a_row = depth,
                .a_next = kAmxRows * depth,
                .a_step = kAmxDepth,
@@ -202,40 +271,72 @@ FUSOR_INLINE void ConvolveImage(const AmxConvPlan& plan, Tiles& tiles,
         StorePixels(plan, sums, at,
                     static_cast<int64_t>(phase) / geometry.target_phases[1],
                     static_cast<int64_t>(phase) % geometry.target_phases[1],
-                    block, image);
+                    block, target);
       }
     }
   }
 }
 
+// Returns an image of a group, [height, width, groups, channels].
+Pixels PixelsOf(const AmxConvPlan& plan, const uint16_t* images, int64_t height,
+                int64_t width, int64_t channels, int64_t n, int64_t group) {
+  const int64_t step = plan.groups * channels;
+  const int64_t row = width * step;
+  return {.first = images + n * height * row + group * channels,
+          .height = height,
+          .width = width,
+          .channels = channels,
+          .step = step,
+          .row = row,
+          .readable = row - group * channels};
+}
+
+// The groups, and the blocks of the target in each, that a part computes.
+struct ChannelRange {
+  IndexRange groups{};
+  IndexRange blocks{};
+};
+
+ChannelRange ChannelsOf(const AmxConvPlan& plan, int64_t part) {
+  const int64_t number = part % plan.channel_parts;
+  if (plan.groups > 1) {
+    return {Share(plan.groups, number, plan.channel_parts),
+            {0, plan.target_blocks()}};
+  }
+  const IndexRange pairs =
+      Share(CeilDiv(plan.target_blocks(), 2), number, plan.channel_parts);
+  return {{0, 1},
+          {2 * pairs.begin, std::min(2 * pairs.end, plan.target_blocks())}};
+}
+
 template <typename Tiles>
-FUSOR_INLINE void RunDataGradient(const AmxConvPlan& plan,
-                                  const Arguments& args, int64_t part) {
+FUSOR_INLINE void RunConvolution(const AmxConvPlan& plan, const Arguments& args,
+                                 int64_t part) {
   auto* const plane = reinterpret_cast<uint16_t*>(PartOf(plan, args, part));
   std::memset(plane, 0, static_cast<size_t>(plan.planes_bytes()));
   const IndexRange images =
       Share(plan.batch, part / plan.channel_parts, plan.image_parts);
-  const IndexRange pairs = Share(CeilDiv(plan.target_blocks(), 2),
-                                 part % plan.channel_parts, plan.channel_parts);
-  const IndexRange blocks{2 * pairs.begin,
-                          std::min(2 * pairs.end, plan.target_blocks())};
-  const int64_t row = plan.out_width * plan.out_channels;
+  const ChannelRange channels = ChannelsOf(plan, part);
+  const int64_t group_weights =
+      plan.target_blocks() * plan.taps() * plan.source_blocks() * kAmxTile;
   Tiles tiles;
   for (int64_t n = images.begin; n < images.end; ++n) {
-    CopyPixels({.first = args.a + n * plan.out_height * row,
-                .height = plan.out_height,
-                .width = plan.out_width,
-                .channels = plan.out_channels,
-                .step = plan.out_channels,
-                .row = row,
-                .readable = row},
-               plan.geometry.source_phases, plan.geometry.pitch,
-               plan.geometry.lead, plan.pixels(),
-               plan.source_blocks() * kAmxDepth, true, plane);
-    ConvolveImage(plan, tiles, plane,
-                  reinterpret_cast<const uint16_t*>(args.workspace), blocks,
-                  static_cast<uint16_t*>(args.result) +
-                      n * plan.in_height * plan.in_width * plan.in_channels);
+    for (int64_t group = channels.groups.begin; group < channels.groups.end;
+         ++group) {
+      const Pixels image =
+          plan.of_input()
+              ? PixelsOf(plan, args.a, plan.out_height, plan.out_width,
+                         plan.out_channels, n, group)
+              : PixelsOf(plan, args.a, plan.in_height, plan.in_width,
+                         plan.in_channels, n, group);
+      CopyPixels(image, plan.geometry.source_phases, plan.geometry.pitch,
+                 plan.geometry.lead, plan.pixels(),
+                 plan.source_blocks() * kAmxDepth, true, plane);
+      ConvolveImage(plan, tiles, plane,
+                    reinterpret_cast<const uint16_t*>(args.workspace) +
+                        group * group_weights,
+                    channels.blocks, TargetOf(plan, args, n, group));
+    }
   }
 }
 
@@ -263,21 +364,16 @@ WeightParts WeightPartsOf(const AmxConvPlan& plan, char* part) {
   return w;
 }
 
-// Copies the planes of an image to tiles. It is number `slot` of those that are
-// together. `blocks`: of result channels.
+// Copies the planes of an image of a group to tiles. It is number `slot` of
+// those that are together. `blocks`: of result channels.
 FUSOR_INLINE void CopyTiles(const AmxConvPlan& plan, const Arguments& args,
-                            const WeightParts& w, int64_t n, int64_t slot,
-                            IndexRange blocks) {
+                            const WeightParts& w, int64_t n, int64_t group,
+                            int64_t slot, IndexRange blocks) {
   const int64_t padded = plan.source_blocks() * kAmxRows;
-  const int64_t row = plan.in_width * plan.in_channels;
-  Pixels image{.first = args.a + n * plan.in_height * row,
-               .height = plan.in_height,
-               .width = plan.in_width,
-               .channels = plan.plane_channels(),
-               .step = plan.in_channels,
-               .row = row,
-               .readable = row};
+  Pixels image = PixelsOf(plan, args.a, plan.in_height, plan.in_width,
+                          plan.in_channels, n, group);
   if (plan.merged) {
+    image.channels = plan.plane_channels();
     image.width = plan.out_width;
     image.step = plan.column_stride * plan.in_channels;
     image.begin = -plan.left_pad * plan.in_channels;
@@ -298,37 +394,35 @@ FUSOR_INLINE void CopyTiles(const AmxConvPlan& plan, const Arguments& args,
                  plan.source_blocks(), to);
     }
   }
-  const int64_t dy_row = plan.out_width * plan.out_channels;
   const int64_t channel = blocks.begin * kAmxRows;
-  CopyPixels(
-      {.first = args.b + n * plan.out_height * dy_row + channel,
-       .height = plan.out_height,
-       .width = plan.out_width,
-       .channels =
-           std::min(plan.out_channels - channel, blocks.size() * kAmxRows),
-       .step = plan.out_channels,
-       .row = dy_row,
-       .readable = dy_row - channel},
-      plan.geometry.target_phases, plan.geometry.pitch, 0,
-      plan.steps() * kAmxDepth, blocks.size() * kAmxRows, false, w.target);
+  Pixels dy = PixelsOf(plan, args.b, plan.out_height, plan.out_width,
+                       plan.out_channels, n, group);
+  dy.first += channel;
+  dy.readable -= channel;
+  dy.channels = std::min(dy.channels - channel, blocks.size() * kAmxRows);
+  CopyPixels(dy, plan.geometry.target_phases, plan.geometry.pitch, 0,
+             plan.steps() * kAmxDepth, blocks.size() * kAmxRows, false,
+             w.target);
   TransposePixels(
       w.target, plan.steps(), blocks.size(),
       w.target_tiles + slot * plan.steps() * blocks.size() * kAmxTile);
 }
 
-// Returns the sums of a part of the images, [taps, result channels / 32,
-// channels / 32, 2, 2, 16, 16].
+// Returns the sums of a part of the images and a group, [taps, result channels
+// / 32, channels / 32, 2, 2, 16, 16].
 TileSums* SumsOf(const AmxConvPlan& plan, const Arguments& args,
-                 int64_t image_part) {
-  return reinterpret_cast<TileSums*>(
-      args.workspace + image_part * plan.weights_bytes() / plan.image_parts);
+                 int64_t image_part, int64_t group) {
+  return reinterpret_cast<TileSums*>(args.workspace +
+                                     (image_part * plan.groups + group) *
+                                         plan.weights_bytes() /
+                                         (plan.image_parts * plan.groups));
 }
 
-// Stores the gradient of 32 x 32 weights, number `row`, `column` of a position
-// of the filter, in [result channels, taps, channels].
+// Stores the gradient of 32 x 32 weights of a group, number `row`, `column` of
+// a position of the filter, in [groups, result channels, taps, channels].
 FUSOR_INLINE void StoreWeights(const AmxConvPlan& plan, const Arguments& args,
-                               const TileSums& sums, int64_t tap, int64_t row,
-                               int64_t column) {
+                               const TileSums& sums, int64_t group, int64_t tap,
+                               int64_t row, int64_t column) {
   const int64_t width = plan.plane_channels();
   const int64_t last = std::min((row + 1) * kAmxDepth, plan.out_channels);
   for (int64_t o = row * kAmxDepth; o < last; ++o) {
@@ -336,7 +430,8 @@ FUSOR_INLINE void StoreWeights(const AmxConvPlan& plan, const Arguments& args,
       const int64_t c = column * kAmxDepth + j * kAmxRows;
       const int64_t count = std::min(kAmxRows, width - c);
       const float* from = sums[o / kAmxRows % 2][j] + o % kAmxRows * kAmxRows;
-      const int64_t to = (o * plan.taps() + tap) * width + c;
+      const int64_t to =
+          ((group * plan.out_channels + o) * plan.taps() + tap) * width + c;
       if (plan.weight_is_bf16) {
         StoreRow(from, count, static_cast<uint16_t*>(args.result) + to);
       } else {
@@ -355,14 +450,14 @@ struct Addend {
 };
 
 // Adds the products of a position of the filter and two blocks of input
-// channels to the sums of all result channels of a part, or stores them if they
-// are complete.
+// channels to the sums of all result channels of a part of a group, or stores
+// them if they are complete.
 template <typename Tiles>
 FUSOR_INLINE void AddTap(const AmxConvPlan& plan, const Arguments& args,
                          Tiles& tiles, const WeightParts& w,
-                         const Addend& addend, IndexRange pairs,
-                         int64_t target_blocks, int64_t tap, int64_t column,
-                         TileSums* sums) {
+                         const Addend& addend, int64_t group, IndexRange blocks,
+                         int64_t tap, int64_t column, TileSums* sums) {
+  const int64_t target_blocks = blocks.size();
   const ConvPlanes::Tap& at = plan.geometry.taps[0][static_cast<size_t>(tap)];
   const int64_t block = plan.pixels() * kAmxRows;  // elements
   const uint16_t* const source =
@@ -375,8 +470,8 @@ FUSOR_INLINE void AddTap(const AmxConvPlan& plan, const Arguments& args,
       w.target_tiles + addend.steps.begin * target_blocks * kAmxTile;
   const int64_t columns = CeilDiv(plan.source_blocks(), 2);
   alignas(64) TileSums complete;
-  for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
-    const int64_t i = 2 * (pair - pairs.begin);
+  for (int64_t i = 0; i < target_blocks; i += 2) {
+    const int64_t pair = (blocks.begin + i) / 2;
     TileSums& to =
         plan.is_complete()
             ? complete
@@ -401,7 +496,36 @@ FUSOR_INLINE void AddTap(const AmxConvPlan& plan, const Arguments& args,
     }
     tiles.StoreSums(to);
     if (plan.is_complete()) {
-      StoreWeights(plan, args, complete, tap, pair, column);
+      StoreWeights(plan, args, complete, group, tap, pair, column);
+    }
+  }
+}
+
+// Computes these blocks of a group from a part of the images.
+template <typename Tiles>
+FUSOR_INLINE void AddImages(const AmxConvPlan& plan, const Arguments& args,
+                            Tiles& tiles, const WeightParts& w, int64_t part,
+                            int64_t group, IndexRange blocks) {
+  const int64_t image_part = part / plan.channel_parts;
+  const IndexRange images = Share(plan.batch, image_part, plan.image_parts);
+  TileSums* const sums = SumsOf(plan, args, image_part, group);
+  for (int64_t n = images.begin; n < images.end; n += plan.together) {
+    const int64_t count = std::min(plan.together, images.end - n);
+    for (int64_t i = 0; i < count; ++i) {
+      CopyTiles(plan, args, w, n + i, group, i, blocks);
+    }
+    for (int64_t step = 0; step < plan.steps(); step += plan.chunk) {
+      const Addend addend{{step, std::min(step + plan.chunk, plan.steps())},
+                          count,
+                          n == images.begin && step == 0};
+      // The innermost loop reads all tiles of the target, of which there are
+      // most. Those of two blocks of the source stay in a cache.
+      for (int64_t column = 0; 2 * column < plan.source_blocks(); ++column) {
+        for (int64_t tap = 0; tap < plan.taps(); ++tap) {
+          AddTap(plan, args, tiles, w, addend, group, blocks, tap, column,
+                 sums);
+        }
+      }
     }
   }
 }
@@ -412,50 +536,30 @@ FUSOR_INLINE void RunWeightGradient(const AmxConvPlan& plan,
   const WeightParts w = WeightPartsOf(plan, PartOf(plan, args, part));
   std::memset(w.planes, 0,
               static_cast<size_t>(plan.planes_bytes() + plan.target_bytes()));
-  const IndexRange images =
-      Share(plan.batch, part / plan.channel_parts, plan.image_parts);
-  const IndexRange pairs = Share(CeilDiv(plan.target_blocks(), 2),
-                                 part % plan.channel_parts, plan.channel_parts);
-  const IndexRange blocks{2 * pairs.begin,
-                          std::min(2 * pairs.end, plan.target_blocks())};
-  TileSums* const sums = SumsOf(plan, args, part / plan.channel_parts);
+  const ChannelRange channels = ChannelsOf(plan, part);
   Tiles tiles;
-  for (int64_t n = images.begin; n < images.end; n += plan.together) {
-    const int64_t count = std::min(plan.together, images.end - n);
-    for (int64_t i = 0; i < count; ++i) {
-      CopyTiles(plan, args, w, n + i, i, blocks);
-    }
-    for (int64_t step = 0; step < plan.steps(); step += plan.chunk) {
-      const Addend addend{{step, std::min(step + plan.chunk, plan.steps())},
-                          count,
-                          n == images.begin && step == 0};
-      // The innermost loop reads all tiles of the target, of which there are
-      // most. Those of two blocks of the source stay in a cache.
-      for (int64_t column = 0; 2 * column < plan.source_blocks(); ++column) {
-        for (int64_t tap = 0; tap < plan.taps(); ++tap) {
-          AddTap(plan, args, tiles, w, addend, pairs, blocks.size(), tap,
-                 column, sums);
-        }
-      }
-    }
+  for (int64_t group = channels.groups.begin; group < channels.groups.end;
+       ++group) {
+    AddImages(plan, args, tiles, w, part, group, channels.blocks);
   }
 }
 
 // Adds up the sums of all parts of the images and stores these rows of 32
-// result channels.
+// result channels, counted over all groups.
 FUSOR_INLINE void AddParts(const AmxConvPlan& plan, const Arguments& args,
                            IndexRange rows) {
   const int64_t columns = CeilDiv(plan.source_blocks(), 2);
-  for (int64_t tap = 0; tap < plan.taps(); ++tap) {
-    for (int64_t row = rows.begin; row < rows.end; ++row) {
+  const int64_t group_rows = CeilDiv(plan.target_blocks(), 2);
+  for (int64_t number = rows.begin; number < rows.end; ++number) {
+    const int64_t group = number / group_rows, row = number % group_rows;
+    for (int64_t tap = 0; tap < plan.taps(); ++tap) {
       for (int64_t column = 0; column < columns; ++column) {
-        const int64_t tile =
-            (tap * CeilDiv(plan.target_blocks(), 2) + row) * columns + column;
+        const int64_t tile = (tap * group_rows + row) * columns + column;
         alignas(64) TileSums sums = {};
         for (int64_t part = 0; part < plan.image_parts; ++part) {
-          AddSums(SumsOf(plan, args, part)[tile], sums);
+          AddSums(SumsOf(plan, args, part, group)[tile], sums);
         }
-        StoreWeights(plan, args, sums, tap, row, column);
+        StoreWeights(plan, args, sums, group, tap, row, column);
       }
     }
   }
@@ -469,19 +573,27 @@ template <typename Tiles>
 FUSOR_INLINE void RunStage(const AmxConvPlan& plan, const Arguments& args,
                            Stage stage, int64_t part) {
   switch (stage) {
-    case Stage::kPack:
-      PackWeights(plan, args, Share(plan.target_blocks(), part, plan.parts()));
-      break;
-    case Stage::kTiles:
-      if (plan.kind == ConvKind::kGradInput) {
-        RunDataGradient<Tiles>(plan, args, part);
+    case Stage::kPack: {
+      const IndexRange blocks =
+          Share(plan.groups * plan.target_blocks(), part, plan.parts());
+      if (plan.of_input()) {
+        PackForGradient(plan, args, blocks);
       } else {
+        PackForForward(plan, args, blocks);
+      }
+      break;
+    }
+    case Stage::kTiles:
+      if (plan.of_weight()) {
         RunWeightGradient<Tiles>(plan, args, part);
+      } else {
+        RunConvolution<Tiles>(plan, args, part);
       }
       break;
     case Stage::kAddParts:
       AddParts(plan, args,
-               Share(CeilDiv(plan.target_blocks(), 2), part, plan.parts()));
+               Share(plan.groups * CeilDiv(plan.target_blocks(), 2), part,
+                     plan.parts()));
       break;
   }
 }
@@ -514,10 +626,9 @@ class AmxConvExecutable final : public CpuExecutable {
         run_stage_(plan_, arguments, stage, part);
       });
     };
-    const bool of_weight = plan_.kind == ConvKind::kGradWeight;
-    if (!of_weight) run(Stage::kPack);
+    if (!plan_.of_weight()) run(Stage::kPack);
     run(Stage::kTiles);
-    if (of_weight && !plan_.is_complete()) run(Stage::kAddParts);
+    if (plan_.of_weight() && !plan_.is_complete()) run(Stage::kAddParts);
   }
 
  private:

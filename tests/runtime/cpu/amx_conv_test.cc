@@ -1,5 +1,5 @@
-// Compares gradients of convolutions with tiles of AMX with the interpreter. A
-// CPU without AMX runs the same loops with plain tiles.
+// Compares convolutions with tiles of AMX with the interpreter. A CPU without
+// AMX runs the same loops with plain tiles.
 
 #include <gmock/gmock.h>
 
@@ -13,11 +13,12 @@ using codegen::LibraryCall;
 using ir::DType;
 using ir::Layout;
 
-// Runs the gradients that the algorithm has, on poisoned memory.
+// Runs what the algorithm has of a convolution, on poisoned memory: gradients,
+// and with groups all.
 void ExpectAmxClose(const ConvCase& c) {
   const Layout channels_last{{0, 2, 3, 1}, {}};
   for (const auto& one : ConvNodes(c, DType::kBF16)) {
-    if (one->node->op_name() == "conv2d") continue;
+    if (c.groups == 1 && one->node->op_name() == "conv2d") continue;
     LibraryCall call =
         one->Call({channels_last, channels_last}, {channels_last}, "amx");
     Cpu::Get().compiler().PrepareCall(call);
@@ -55,6 +56,17 @@ TEST(AmxConvTest, GradientsOfFewChannels) {
       {3, 3, 32, 16, 3, 1, 1, 1, 1},
       {2, 1, 20, 13, 5, 3, 2, 1, 1},
       {2, 4, 16, 10, 7, 1, 3, 1, 1},
+  };
+  for (const ConvCase& c : cases) ExpectAmxClose(c);
+}
+
+// One tile or several per group, whole or not, and fewer images than threads.
+TEST(AmxConvTest, GroupedConvolutions) {
+  const ConvCase cases[] = {
+      {3, 72, 72, 14, 3, 1, 1, 1, 3},  {2, 48, 96, 13, 3, 2, 1, 1, 3},
+      {1, 168, 168, 9, 3, 1, 1, 1, 7}, {2, 80, 160, 8, 5, 3, 2, 1, 2},
+      {1, 32, 32, 8, 3, 1, 1, 1, 2},   {5, 64, 34, 7, 3, 1, 2, 2, 2},
+      {1, 34, 64, 6, 3, 1, 1, 1, 2},
   };
   for (const ConvCase& c : cases) ExpectAmxClose(c);
 }
