@@ -211,32 +211,61 @@ Target TargetOf(const AmxConvPlan& plan, const Arguments& args, int64_t n,
   return target;
 }
 
-// Rounds and stores the sums of pixels of a phase, from `at` on, to this block
-// of channels and the next. `a`, `b`: the phase.
-FUSOR_INLINE void StorePixels(const AmxConvPlan& plan, const TileSums& sums,
-                              int64_t at, int64_t a, int64_t b, int64_t block,
-                              const Target& target) {
-  const int64_t pitch = plan.geometry.pitch;
-  const int64_t end = std::min(at + 2 * kAmxRows, plan.span());
-  int64_t row = at / pitch, column = at % pitch;
-  for (int64_t pixel = at; pixel < end; ++pixel) {
-    const int64_t h = row * plan.geometry.target_phases[0] + a;
-    const int64_t w = column * plan.geometry.target_phases[1] + b;
-    if (++column == pitch) {
-      column = 0;
-      ++row;
-    }
-    if (h >= target.height || w >= target.width) continue;
-    const int64_t i = pixel - at;
-    for (int j = 0; j < 2; ++j) {
-      const int64_t channel = (block + j) * kAmxRows;
-      const int64_t channels = std::min(kAmxRows, target.channels - channel);
-      const float* from = sums[i / kAmxRows][j] + i % kAmxRows * kAmxRows;
-      StoreRow(from, channels,
-               target.first + (h * target.width + w) * target.step + channel);
+// Complete sums of 32 pixels of a plane and two blocks of channels, and how
+// many of them are in the target.
+template <typename Tiles>
+class ResultPixels {
+ public:
+  ResultPixels(const AmxConvPlan& plan, const Target& target)
+      : plan_(plan), target_(target) {}
+
+  // Sums of pixels from `at` on of a phase a, b, of this block of channels and
+  // the next. Stores the previous ones first.
+  FUSOR_INLINE void Set(const TileSums& sums, int64_t at, int64_t a, int64_t b,
+                        int64_t block) {
+    Store(2 * kAmxRows);
+    sums_ = &sums;
+    a_ = a;
+    b_ = b;
+    channel_ = block * kAmxRows;
+    row_ = at / plan_.geometry.pitch;
+    column_ = at % plan_.geometry.pitch;
+    next_ = 0;
+    pixels_ = std::min(2 * kAmxRows, plan_.span() - at);
+  }
+
+  // Rounds and stores up to `count` pixels, without those between the rows.
+  FUSOR_INLINE void Store(int64_t count) {
+    const std::vector<int64_t>& phases = plan_.geometry.target_phases;
+    const int64_t end = std::min(next_ + count, pixels_);
+    while (next_ < end) {
+      const int64_t run = std::min(end - next_, plan_.geometry.pitch - column_);
+      const int64_t h = row_ * phases[0] + a_, w = column_ * phases[1] + b_;
+      const int64_t inside =
+          std::min(run, CeilDiv(target_.width - w, phases[1]));
+      if (h < target_.height && inside > 0) {
+        Tiles::StoreRows(
+            *sums_, {next_, next_ + inside}, target_.channels - channel_,
+            phases[1] * target_.step,
+            target_.first + (h * target_.width + w) * target_.step + channel_);
+      }
+      next_ += run;
+      column_ += run;
+      if (column_ == plan_.geometry.pitch) {
+        column_ = 0;
+        ++row_;
+      }
     }
   }
-}
+
+ private:
+  const AmxConvPlan& plan_;
+  const Target& target_;
+  const TileSums* sums_ = nullptr;
+  int64_t a_ = 0, b_ = 0, channel_ = 0;
+  int64_t row_ = 0, column_ = 0;  // of the next pixel, in the plane
+  int64_t next_ = 0, pixels_ = 0;
+};
 
 // Computes these blocks of an image's channels. `weights`: of its group.
 template <typename Tiles>
@@ -246,14 +275,21 @@ FUSOR_INLINE void ConvolveImage(const AmxConvPlan& plan, Tiles& tiles,
   const int64_t depth = plan.source_blocks() * kAmxDepth;
   const int64_t tap_tiles = plan.source_blocks() * kAmxTile;
   const ConvPlanes& geometry = plan.geometry;
-  alignas(64) TileSums sums = {};
+  // While AMX multiplies, the previous pixels' sums are stored.
+  alignas(64) TileSums sums[2];
+  ResultPixels<Tiles> result(plan, target);
+  int64_t turn = 0;
   for (size_t phase = 0; phase < geometry.taps.size(); ++phase) {
+    const std::vector<ConvPlanes::Tap>& taps = geometry.taps[phase];
+    const int64_t steps =
+        static_cast<int64_t>(taps.size()) * plan.source_blocks();
+    const int64_t per_step = CeilDiv(2 * kAmxRows, std::max<int64_t>(steps, 1));
     for (int64_t block = blocks.begin; block < blocks.end; block += 2) {
       for (int64_t at = 0; at < plan.span(); at += 2 * kAmxRows) {
         const TileGrid grid{at + kAmxRows < plan.span(),
                             block + 1 < blocks.end};
         tiles.Clear();
-        for (const ConvPlanes::Tap& tap : geometry.taps[phase]) {
+        for (const ConvPlanes::Tap& tap : taps) {
           const int64_t number = tap.row * plan.kernel_width + tap.column;
           Add(tiles,
               {.a = plane +
@@ -265,16 +301,18 @@ FUSOR_INLINE void ConvolveImage(const AmxConvPlan& plan, Tiles& tiles,
                .b_next = plan.taps() * tap_tiles,
                .b_step = kAmxTile,
                .steps = plan.source_blocks()},
-              grid);
+              grid, [&] { result.Store(per_step); });
         }
-        tiles.StoreSums(sums);
-        StorePixels(plan, sums, at,
-                    static_cast<int64_t>(phase) / geometry.target_phases[1],
-                    static_cast<int64_t>(phase) % geometry.target_phases[1],
-                    block, target);
+        turn = 1 - turn;
+        tiles.StoreSums(sums[turn]);
+        result.Set(sums[turn], at,
+                   static_cast<int64_t>(phase) / geometry.target_phases[1],
+                   static_cast<int64_t>(phase) % geometry.target_phases[1],
+                   block);
       }
     }
   }
+  result.Store(2 * kAmxRows);
 }
 
 // Returns an image of a group, [height, width, groups, channels].
@@ -420,24 +458,22 @@ TileSums* SumsOf(const AmxConvPlan& plan, const Arguments& args,
 
 // Stores the gradient of 32 x 32 weights of a group, number `row`, `column` of
 // a position of the filter, in [groups, result channels, taps, channels].
+template <typename Tiles>
 FUSOR_INLINE void StoreWeights(const AmxConvPlan& plan, const Arguments& args,
                                const TileSums& sums, int64_t group, int64_t tap,
                                int64_t row, int64_t column) {
   const int64_t width = plan.plane_channels();
-  const int64_t last = std::min((row + 1) * kAmxDepth, plan.out_channels);
-  for (int64_t o = row * kAmxDepth; o < last; ++o) {
-    for (int64_t j = 0; j < 2; ++j) {
-      const int64_t c = column * kAmxDepth + j * kAmxRows;
-      const int64_t count = std::min(kAmxRows, width - c);
-      const float* from = sums[o / kAmxRows % 2][j] + o % kAmxRows * kAmxRows;
-      const int64_t to =
-          ((group * plan.out_channels + o) * plan.taps() + tap) * width + c;
-      if (plan.weight_is_bf16) {
-        StoreRow(from, count, static_cast<uint16_t*>(args.result) + to);
-      } else {
-        StoreRow(from, count, static_cast<float*>(args.result) + to);
-      }
-    }
+  const int64_t first = row * kAmxDepth, c = column * kAmxDepth;
+  const IndexRange rows{0, std::min(kAmxDepth, plan.out_channels - first)};
+  const int64_t step = plan.taps() * width;
+  const int64_t to =
+      (group * plan.out_channels + first) * step + tap * width + c;
+  if (plan.weight_is_bf16) {
+    Tiles::StoreRows(sums, rows, width - c, step,
+                     static_cast<uint16_t*>(args.result) + to);
+  } else {
+    Tiles::StoreRows(sums, rows, width - c, step,
+                     static_cast<float*>(args.result) + to);
   }
 }
 
@@ -496,7 +532,7 @@ FUSOR_INLINE void AddTap(const AmxConvPlan& plan, const Arguments& args,
     }
     tiles.StoreSums(to);
     if (plan.is_complete()) {
-      StoreWeights(plan, args, complete, group, tap, pair, column);
+      StoreWeights<Tiles>(plan, args, complete, group, tap, pair, column);
     }
   }
 }
@@ -546,6 +582,7 @@ FUSOR_INLINE void RunWeightGradient(const AmxConvPlan& plan,
 
 // Adds up the sums of all parts of the images and stores these rows of 32
 // result channels, counted over all groups.
+template <typename Tiles>
 FUSOR_INLINE void AddParts(const AmxConvPlan& plan, const Arguments& args,
                            IndexRange rows) {
   const int64_t columns = CeilDiv(plan.source_blocks(), 2);
@@ -559,7 +596,7 @@ FUSOR_INLINE void AddParts(const AmxConvPlan& plan, const Arguments& args,
         for (int64_t part = 0; part < plan.image_parts; ++part) {
           AddSums(SumsOf(plan, args, part, group)[tile], sums);
         }
-        StoreWeights(plan, args, sums, group, tap, row, column);
+        StoreWeights<Tiles>(plan, args, sums, group, tap, row, column);
       }
     }
   }
@@ -591,15 +628,16 @@ FUSOR_INLINE void RunStage(const AmxConvPlan& plan, const Arguments& args,
       }
       break;
     case Stage::kAddParts:
-      AddParts(plan, args,
-               Share(plan.groups * CeilDiv(plan.target_blocks(), 2), part,
-                     plan.parts()));
+      AddParts<Tiles>(plan, args,
+                      Share(plan.groups * CeilDiv(plan.target_blocks(), 2),
+                            part, plan.parts()));
       break;
   }
 }
 
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void RunStageAmx(
-    const AmxConvPlan& plan, const Arguments& args, Stage stage, int64_t part) {
+FUSOR_AVX512_BF16 void RunStageAmx(const AmxConvPlan& plan,
+                                   const Arguments& args, Stage stage,
+                                   int64_t part) {
   RunStage<AmxTiles>(plan, args, stage, part);
 }
 

@@ -1,7 +1,5 @@
 // Runs matmuls with tiles of AMX.
 
-#include <immintrin.h>
-
 #include <algorithm>
 
 #include "codegen/cpu/winograd_plan.h"
@@ -9,11 +7,6 @@
 #include "runtime/cpu/lanes.h"
 #include "runtime/cpu/library_calls.h"
 #include "runtime/cpu/thread_team.h"
-
-// GCC 12 warns about the undefined operands of its own intrinsics.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
 
 namespace fusor::cpu {
 namespace {
@@ -38,15 +31,6 @@ struct Corner {
   int64_t outer_step = 0, depth_step = 0;
   int64_t outer = 0, depth = 0;  // elements from here to the matrix's end
 };
-
-// Returns the mask of the first `count` elements, which may be more than all
-// or less than none.
-template <typename Mask>
-Mask First(int64_t count) {
-  constexpr int64_t kBits = 8 * sizeof(Mask);
-  if (count >= kBits) return static_cast<Mask>(~Mask{0});
-  return count <= 0 ? Mask{0} : static_cast<Mask>((Mask{1} << count) - 1);
-}
 
 // Transposes [16, 16] words.
 FUSOR_AVX512_BF16_INLINE void TransposeWords(__m512i (&x)[16]) {
@@ -117,28 +101,6 @@ struct AmxPath {
       _mm512_store_si512(to + i * kAmxDepth, lines[i]);
     }
   }
-
-  // Rounds and stores rows of sums, of which the first columns are elements of
-  // the result. Its rows are `step` elements apart.
-  template <typename To>
-  FUSOR_AVX512_BF16 static void StoreRows(const TileSums& sums, IndexRange rows,
-                                          int64_t columns, int64_t step,
-                                          To* to) {
-    const auto mask = First<__mmask32>(columns);
-    for (int64_t i = rows.begin; i < rows.end; ++i, to += step) {
-      const int64_t tile = i / kAmxRows, row = i % kAmxRows * kAmxRows;
-      const __m512 a = _mm512_load_ps(sums[tile][0] + row);
-      const __m512 b = _mm512_load_ps(sums[tile][1] + row);
-      if constexpr (sizeof(To) == sizeof(float)) {
-        _mm512_mask_storeu_ps(to, static_cast<__mmask16>(mask), a);
-        _mm512_mask_storeu_ps(to + kAmxRows,
-                              static_cast<__mmask16>(mask >> kAmxRows), b);
-      } else {
-        _mm512_mask_storeu_epi16(
-            to, mask, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a)));
-      }
-    }
-  }
 };
 
 struct PlainPath {
@@ -153,18 +115,6 @@ struct PlainPath {
         to[at] = i < from.outer && k < from.depth
                      ? from.first[i * from.outer_step + k * from.depth_step]
                      : 0;
-      }
-    }
-  }
-
-  template <typename To>
-  static void StoreRows(const TileSums& sums, IndexRange rows, int64_t columns,
-                        int64_t step, To* to) {
-    for (int64_t i = rows.begin; i < rows.end; ++i, to += step) {
-      for (int64_t j = 0; j < std::min(columns, kAmxPanel); ++j) {
-        Narrow(sums[i / kAmxRows][j / kAmxRows]
-                   [i % kAmxRows * kAmxRows + j % kAmxRows],
-               to[j]);
       }
     }
   }
@@ -246,7 +196,8 @@ class ResultPanel {
  private:
   template <typename To>
   FUSOR_INLINE void StoreRows(IndexRange rows, To* to) {
-    Path::StoreRows(*sums_, rows, plan_.columns - column_, plan_.y.row, to);
+    Path::Tiles::StoreRows(*sums_, rows, plan_.columns - column_, plan_.y.row,
+                           to);
   }
 
   const AmxMatmulPlan& plan_;

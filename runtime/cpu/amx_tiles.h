@@ -2,6 +2,7 @@
 
 // Tiles of AMX, for the translation units whose functions inline them.
 
+#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,6 +13,12 @@
 #include "codegen/cpu/amx_plan.h"
 #include "codegen/cpu/host.h"
 #include "runtime/cpu/lanes.h"
+#include "runtime/cpu/thread_team.h"
+
+// GCC 12 warns about the undefined operands of its own intrinsics.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 
 namespace fusor::cpu {
 
@@ -32,6 +39,15 @@ struct TileGrid {
 
 // Sums of all tiles, [2, 2, 16, 16].
 using TileSums = float[2][2][kAmxSums];
+
+// Returns the mask of the first `count` elements, which may be more than all
+// or less than none.
+template <typename Mask>
+FUSOR_INLINE Mask First(int64_t count) {
+  constexpr int64_t kBits = 8 * sizeof(Mask);
+  if (count >= kBits) return static_cast<Mask>(~Mask{0});
+  return count <= 0 ? Mask{0} : static_cast<Mask>((Mask{1} << count) - 1);
+}
 
 // Tiles of AMX. Numbers 0 to 3 hold sums, 4 and 5 a, 6 and 7 b.
 class AmxTiles {
@@ -94,6 +110,28 @@ class AmxTiles {
     }
   }
 
+  // Rounds and stores rows of sums, of which the first columns are elements of
+  // the result. Its rows are `step` elements apart.
+  template <typename To>
+  FUSOR_AVX512_BF16 static void StoreRows(const TileSums& sums, IndexRange rows,
+                                          int64_t columns, int64_t step,
+                                          To* to) {
+    const auto mask = First<__mmask32>(columns);
+    for (int64_t i = rows.begin; i < rows.end; ++i, to += step) {
+      const int64_t tile = i / kAmxRows, row = i % kAmxRows * kAmxRows;
+      const __m512 a = _mm512_load_ps(sums[tile][0] + row);
+      const __m512 b = _mm512_load_ps(sums[tile][1] + row);
+      if constexpr (sizeof(To) == sizeof(float)) {
+        _mm512_mask_storeu_ps(to, static_cast<__mmask16>(mask), a);
+        _mm512_mask_storeu_ps(to + kAmxRows,
+                              static_cast<__mmask16>(mask >> kAmxRows), b);
+      } else {
+        _mm512_mask_storeu_epi16(
+            to, mask, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a)));
+      }
+    }
+  }
+
  private:
   template <int kTile>
   FUSOR_INLINE void Load(const void* from, int64_t row_bytes) {
@@ -128,6 +166,18 @@ class PlainTiles {
         }
       }
       between();
+    }
+  }
+
+  template <typename To>
+  static void StoreRows(const TileSums& sums, IndexRange rows, int64_t columns,
+                        int64_t step, To* to) {
+    for (int64_t i = rows.begin; i < rows.end; ++i, to += step) {
+      for (int64_t j = 0; j < std::min(columns, kAmxPanel); ++j) {
+        Narrow(sums[i / kAmxRows][j / kAmxRows]
+                   [i % kAmxRows * kAmxRows + j % kAmxRows],
+               to[j]);
+      }
     }
   }
 
@@ -177,18 +227,6 @@ FUSOR_INLINE void StorePairs(const uint16_t* even, const uint16_t* odd,
   const Words pairs = __builtin_convertvector(a, Words) |
                       __builtin_convertvector(b, Words) << 16;
   std::memcpy(to, &pairs, sizeof(pairs));
-}
-
-// Stores up to 16 sums, rounded if `to` is bf16.
-template <typename To>
-FUSOR_INLINE void StoreRow(const float* from, int64_t count, To* to) {
-  if (count == kAmxRows) {
-    Lanes<16>::Floats x;
-    Load(from, x);
-    StoreRounded(to, x);
-  } else {
-    for (int64_t i = 0; i < count; ++i) Narrow(from[i], to[i]);
-  }
 }
 
 FUSOR_INLINE void AddSums(const TileSums& from, TileSums& to) {
