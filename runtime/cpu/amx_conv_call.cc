@@ -92,19 +92,19 @@ FUSOR_INLINE void PairPixels(const uint16_t* plane, int64_t first,
 }
 
 // Writes a plane [steps, 32, blocks, 16] as [steps, blocks, 16, 32].
+template <typename Tiles>
 FUSOR_INLINE void TransposePixels(const uint16_t* plane, int64_t steps,
                                   int64_t blocks, uint16_t* to) {
   const int64_t padded = blocks * kAmxRows;
   for (int64_t step = 0; step < steps; ++step) {
     for (int64_t block = 0; block < blocks; ++block, to += kAmxTile) {
-      const uint16_t* from =
-          plane + step * kAmxDepth * padded + block * kAmxRows;
-      alignas(64) uint32_t pairs[kAmxRows * kAmxRows];
-      for (int64_t i = 0; i < kAmxRows; ++i, from += 2 * padded) {
-        StorePairs(from, from + padded, pairs + i * kAmxRows);
-      }
-      TransposeMatrix(pairs, kAmxRows, kAmxRows, kAmxRows,
-                      reinterpret_cast<uint32_t*>(to), kAmxRows);
+      Tiles::template PackTile<false>(
+          {.first = plane + step * kAmxDepth * padded + block * kAmxRows,
+           .outer_step = 1,
+           .depth_step = padded,
+           .outer = kAmxRows,
+           .depth = kAmxDepth},
+          to);
     }
   }
 }
@@ -404,6 +404,7 @@ WeightParts WeightPartsOf(const AmxConvPlan& plan, char* part) {
 
 // Copies the planes of an image of a group to tiles. It is number `slot` of
 // those that are together. `blocks`: of result channels.
+template <typename Tiles>
 FUSOR_INLINE void CopyTiles(const AmxConvPlan& plan, const Arguments& args,
                             const WeightParts& w, int64_t n, int64_t group,
                             int64_t slot, IndexRange blocks) {
@@ -441,7 +442,7 @@ FUSOR_INLINE void CopyTiles(const AmxConvPlan& plan, const Arguments& args,
   CopyPixels(dy, plan.geometry.target_phases, plan.geometry.pitch, 0,
              plan.steps() * kAmxDepth, blocks.size() * kAmxRows, false,
              w.target);
-  TransposePixels(
+  TransposePixels<Tiles>(
       w.target, plan.steps(), blocks.size(),
       w.target_tiles + slot * plan.steps() * blocks.size() * kAmxTile);
 }
@@ -548,7 +549,7 @@ FUSOR_INLINE void AddImages(const AmxConvPlan& plan, const Arguments& args,
   for (int64_t n = images.begin; n < images.end; n += plan.together) {
     const int64_t count = std::min(plan.together, images.end - n);
     for (int64_t i = 0; i < count; ++i) {
-      CopyTiles(plan, args, w, n + i, group, i, blocks);
+      CopyTiles<Tiles>(plan, args, w, n + i, group, i, blocks);
     }
     for (int64_t step = 0; step < plan.steps(); step += plan.chunk) {
       const Addend addend{{step, std::min(step + plan.chunk, plan.steps())},

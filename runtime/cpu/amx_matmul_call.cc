@@ -24,102 +24,6 @@ struct Arguments {
 
 // --- Packing -----------------------------------------------------------------
 
-// The corner of a matrix that a tile holds. `outer` counts rows of the first
-// operand or columns of the second. Either it or the depth is contiguous.
-struct Corner {
-  const uint16_t* first = nullptr;
-  int64_t outer_step = 0, depth_step = 0;
-  int64_t outer = 0, depth = 0;  // elements from here to the matrix's end
-};
-
-// Transposes [16, 16] words.
-FUSOR_AVX512_BF16_INLINE void TransposeWords(__m512i (&x)[16]) {
-  __m512i y[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-    y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
-    x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
-    x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
-    x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
-  }
-  // x[4 * i + j] has column 4 * k + j of rows 4 * i to 4 * i + 3 in quarter k.
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
-    y[j] = _mm512_shuffle_i32x4(x[j], x[j + 4], 0x88);
-    y[j + 4] = _mm512_shuffle_i32x4(x[j], x[j + 4], 0xdd);
-    y[j + 8] = _mm512_shuffle_i32x4(x[j + 8], x[j + 12], 0x88);
-    y[j + 12] = _mm512_shuffle_i32x4(x[j + 8], x[j + 12], 0xdd);
-  }
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
-    x[j] = _mm512_shuffle_i32x4(y[j], y[j + 8], 0x88);
-    x[j + 8] = _mm512_shuffle_i32x4(y[j], y[j + 8], 0xdd);
-    x[j + 4] = _mm512_shuffle_i32x4(y[j + 4], y[j + 12], 0x88);
-    x[j + 12] = _mm512_shuffle_i32x4(y[j + 4], y[j + 12], 0xdd);
-  }
-}
-
-// What depends on the CPU's instructions.
-struct AmxPath {
-  using Tiles = AmxTiles;
-
-  // Writes a tile [16, 32] of `outer` and depth, or, if `kPairs`, [16, 16, 2]
-  // of pairs along the depth, `outer`, and the pair. Pads with zeros.
-  template <bool kPairs>
-  FUSOR_AVX512_BF16 static void PackTile(const Corner& from, uint16_t* to) {
-    const bool deep = from.depth_step == 1;
-    __m512i lines[16];  // words are pairs along the depth
-    if (deep) {
-      const auto mask = First<__mmask32>(from.depth);
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) {
-        lines[i] = _mm512_maskz_loadu_epi16(i < from.outer ? mask : 0,
-                                            from.first + i * from.outer_step);
-      }
-    } else {
-      const auto mask = First<__mmask16>(from.outer);
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) {
-        const uint16_t* even = from.first + 2 * i * from.depth_step;
-        const __m256i a =
-            _mm256_maskz_loadu_epi16(2 * i < from.depth ? mask : 0, even);
-        const __m256i b = _mm256_maskz_loadu_epi16(
-            2 * i + 1 < from.depth ? mask : 0, even + from.depth_step);
-        lines[i] =
-            _mm512_or_si512(_mm512_cvtepu16_epi32(a),
-                            _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
-      }
-    }
-    if (deep == kPairs) TransposeWords(lines);
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) {
-      _mm512_store_si512(to + i * kAmxDepth, lines[i]);
-    }
-  }
-};
-
-struct PlainPath {
-  using Tiles = PlainTiles;
-
-  template <bool kPairs>
-  static void PackTile(const Corner& from, uint16_t* to) {
-    for (int64_t i = 0; i < kAmxRows; ++i) {
-      for (int64_t k = 0; k < kAmxDepth; ++k) {
-        const int64_t at =
-            kPairs ? k / 2 * kAmxDepth + 2 * i + k % 2 : i * kAmxDepth + k;
-        to[at] = i < from.outer && k < from.depth
-                     ? from.first[i * from.outer_step + k * from.depth_step]
-                     : 0;
-      }
-    }
-  }
-};
-
 Corner FirstOperand(const AmxMatmulPlan& plan, const Arguments& args) {
   return {.first = args.a,
           .outer_step = plan.a.row,
@@ -138,7 +42,7 @@ Corner SecondOperand(const AmxMatmulPlan& plan, const Arguments& args) {
 
 // Packs panels of a matrix, [panels, steps, 2 tiles]. `matrix` is that of the
 // first outer element and the first depth.
-template <typename Path, bool kPairs>
+template <typename Tiles, bool kPairs>
 FUSOR_INLINE void PackPanels(const Corner& matrix, IndexRange panels,
                              IndexRange steps, uint16_t* to) {
   for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
@@ -146,7 +50,7 @@ FUSOR_INLINE void PackPanels(const Corner& matrix, IndexRange panels,
       for (const int64_t half : {0, 1}) {
         const int64_t outer = panel * kAmxPanel + half * kAmxRows;
         const int64_t depth = step * kAmxDepth;
-        Path::template PackTile<kPairs>(
+        Tiles::template PackTile<kPairs>(
             {.first = matrix.first + outer * matrix.outer_step +
                       depth * matrix.depth_step,
              .outer_step = matrix.outer_step,
@@ -164,7 +68,7 @@ FUSOR_INLINE void PackPanels(const Corner& matrix, IndexRange panels,
 
 // Complete sums of a panel of rows and a panel of columns, and how many of
 // their rows are in the result.
-template <typename Path>
+template <typename Tiles>
 class ResultPanel {
  public:
   explicit ResultPanel(const AmxMatmulPlan& plan, void* y)
@@ -196,8 +100,7 @@ class ResultPanel {
  private:
   template <typename To>
   FUSOR_INLINE void StoreRows(IndexRange rows, To* to) {
-    Path::Tiles::StoreRows(*sums_, rows, plan_.columns - column_, plan_.y.row,
-                           to);
+    Tiles::StoreRows(*sums_, rows, plan_.columns - column_, plan_.y.row, to);
   }
 
   const AmxMatmulPlan& plan_;
@@ -215,7 +118,7 @@ struct RowPanels {
 };
 
 // Packs these panels unless they are read where they are.
-template <typename Path>
+template <typename Tiles>
 FUSOR_INLINE RowPanels PrepareRows(const AmxMatmulPlan& plan, const Corner& a,
                                    IndexRange panels, IndexRange steps,
                                    uint16_t* workspace) {
@@ -227,7 +130,7 @@ FUSOR_INLINE RowPanels PrepareRows(const AmxMatmulPlan& plan, const Corner& a,
             .step = kAmxDepth,
             .panel = kAmxPanel * a.outer_step};
   }
-  PackPanels<Path, false>(a, panels, steps, workspace);
+  PackPanels<Tiles, false>(a, panels, steps, workspace);
   return {.first = workspace,
           .row = kAmxDepth,
           .tile = kAmxTile,
@@ -247,13 +150,12 @@ struct Block {
   TileSums* sums = nullptr;  // [rows, columns], unless all the depth is here
 };
 
-template <typename Path>
-FUSOR_INLINE void MultiplyBlock(const AmxMatmulPlan& plan,
-                                typename Path::Tiles& tiles, const Block& block,
-                                void* y) {
+template <typename Tiles>
+FUSOR_INLINE void MultiplyBlock(const AmxMatmulPlan& plan, Tiles& tiles,
+                                const Block& block, void* y) {
   // While AMX multiplies, the previous panel's sums are stored.
   alignas(64) TileSums complete[2];
-  ResultPanel<Path> result(plan, y);
+  ResultPanel<Tiles> result(plan, y);
   const int64_t rows_per_step = CeilDiv(kAmxPanel, block.steps);
   int64_t number = 0;
   for (int64_t row = block.rows.begin; row < block.rows.end; ++row) {
@@ -308,7 +210,7 @@ PartWorkspace WorkspaceOf(const AmxMatmulPlan& plan, const Arguments& args,
 }
 
 // Computes a part of the result with the shared packed operand.
-template <typename Path>
+template <typename Tiles>
 FUSOR_INLINE void RunShared(const AmxMatmulPlan& plan, const Arguments& args,
                             int64_t part) {
   const PartWorkspace w = WorkspaceOf(plan, args, part);
@@ -318,11 +220,11 @@ FUSOR_INLINE void RunShared(const AmxMatmulPlan& plan, const Arguments& args,
       Share(plan.column_panels(), part % plan.column_parts, plan.column_parts);
   const int64_t panel = plan.steps() * kPanelTile;
   const auto* const b = reinterpret_cast<const uint16_t*>(args.workspace);
-  typename Path::Tiles tiles;
+  Tiles tiles;
   for (int64_t row = rows.begin; row < rows.end; row += plan.row_block()) {
     const IndexRange row_block{row, std::min(row + plan.row_block(), rows.end)};
-    const RowPanels a = PrepareRows<Path>(plan, FirstOperand(plan, args),
-                                          row_block, {0, plan.steps()}, w.a);
+    const RowPanels a = PrepareRows<Tiles>(plan, FirstOperand(plan, args),
+                                           row_block, {0, plan.steps()}, w.a);
     for (int64_t column = columns.begin; column < columns.end;
          column += plan.column_block()) {
       const IndexRange column_block{
@@ -331,40 +233,40 @@ FUSOR_INLINE void RunShared(const AmxMatmulPlan& plan, const Arguments& args,
         const int64_t end = std::min(step + plan.depth_block(), plan.steps());
         RowPanels from_step = a;
         from_step.first += step * a.step;
-        MultiplyBlock<Path>(plan, tiles,
-                            {.a = from_step,
-                             .b = b + column * panel + step * kPanelTile,
-                             .b_panel = panel,
-                             .rows = row_block,
-                             .columns = column_block,
-                             .steps = end - step,
-                             .first = step == 0,
-                             .is_complete = end == plan.steps(),
-                             .sums = w.sums},
-                            args.y);
+        MultiplyBlock<Tiles>(plan, tiles,
+                             {.a = from_step,
+                              .b = b + column * panel + step * kPanelTile,
+                              .b_panel = panel,
+                              .rows = row_block,
+                              .columns = column_block,
+                              .steps = end - step,
+                              .first = step == 0,
+                              .is_complete = end == plan.steps(),
+                              .sums = w.sums},
+                             args.y);
       }
     }
   }
 }
 
 // Multiplies a part of the depth.
-template <typename Path>
+template <typename Tiles>
 FUSOR_INLINE void RunDepth(const AmxMatmulPlan& plan, const Arguments& args,
                            int64_t part) {
   const PartWorkspace w = WorkspaceOf(plan, args, part);
   const IndexRange depth = Share(plan.steps(), part, plan.depth_parts);
   const IndexRange columns{0, plan.column_panels()};
-  typename Path::Tiles tiles;
+  Tiles tiles;
   for (int64_t step = depth.begin; step < depth.end;
        step += plan.depth_block()) {
     const IndexRange steps{step,
                            std::min(step + plan.depth_block(), depth.end)};
-    PackPanels<Path, true>(SecondOperand(plan, args), columns, steps, w.b);
+    PackPanels<Tiles, true>(SecondOperand(plan, args), columns, steps, w.b);
     for (int64_t row = 0; row < plan.row_panels(); ++row) {
-      MultiplyBlock<Path>(
+      MultiplyBlock<Tiles>(
           plan, tiles,
-          {.a = PrepareRows<Path>(plan, FirstOperand(plan, args),
-                                  {row, row + 1}, steps, w.a),
+          {.a = PrepareRows<Tiles>(plan, FirstOperand(plan, args),
+                                   {row, row + 1}, steps, w.a),
            .b = w.b,
            .b_panel = steps.size() * kPanelTile,
            .rows = {row, row + 1},
@@ -378,10 +280,10 @@ FUSOR_INLINE void RunDepth(const AmxMatmulPlan& plan, const Arguments& args,
 }
 
 // Adds up the sums of all parts of the depth and stores these rows of panels.
-template <typename Path>
+template <typename Tiles>
 FUSOR_INLINE void AddParts(const AmxMatmulPlan& plan, const Arguments& args,
                            IndexRange rows) {
-  ResultPanel<Path> result(plan, args.y);
+  ResultPanel<Tiles> result(plan, args.y);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     for (int64_t column = 0; column < plan.column_panels(); ++column) {
       alignas(64) TileSums sums = {};
@@ -400,26 +302,26 @@ FUSOR_INLINE void AddParts(const AmxMatmulPlan& plan, const Arguments& args,
 
 enum class Stage { kPack, kShared, kDepth, kAddParts };
 
-template <typename Path>
+template <typename Tiles>
 FUSOR_INLINE void RunStage(const AmxMatmulPlan& plan, const Arguments& args,
                            Stage stage, int64_t part) {
   switch (stage) {
     case Stage::kPack: {
       const IndexRange panels = Share(plan.column_panels(), part, plan.parts());
-      PackPanels<Path, true>(SecondOperand(plan, args), panels,
-                             {0, plan.steps()},
-                             reinterpret_cast<uint16_t*>(args.workspace) +
-                                 panels.begin * plan.steps() * kPanelTile);
+      PackPanels<Tiles, true>(SecondOperand(plan, args), panels,
+                              {0, plan.steps()},
+                              reinterpret_cast<uint16_t*>(args.workspace) +
+                                  panels.begin * plan.steps() * kPanelTile);
       break;
     }
     case Stage::kShared:
-      RunShared<Path>(plan, args, part);
+      RunShared<Tiles>(plan, args, part);
       break;
     case Stage::kDepth:
-      RunDepth<Path>(plan, args, part);
+      RunDepth<Tiles>(plan, args, part);
       break;
     case Stage::kAddParts:
-      AddParts<Path>(plan, args, Share(plan.row_panels(), part, plan.parts()));
+      AddParts<Tiles>(plan, args, Share(plan.row_panels(), part, plan.parts()));
       break;
   }
 }
@@ -427,12 +329,12 @@ FUSOR_INLINE void RunStage(const AmxMatmulPlan& plan, const Arguments& args,
 FUSOR_AVX512_BF16 void RunStageAmx(const AmxMatmulPlan& plan,
                                    const Arguments& args, Stage stage,
                                    int64_t part) {
-  RunStage<AmxPath>(plan, args, stage, part);
+  RunStage<AmxTiles>(plan, args, stage, part);
 }
 
 void RunStagePlain(const AmxMatmulPlan& plan, const Arguments& args,
                    Stage stage, int64_t part) {
-  RunStage<PlainPath>(plan, args, stage, part);
+  RunStage<PlainTiles>(plan, args, stage, part);
 }
 
 // args: operands, result, workspace.

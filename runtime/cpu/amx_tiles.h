@@ -40,6 +40,14 @@ struct TileGrid {
 // Sums of all tiles, [2, 2, 16, 16].
 using TileSums = float[2][2][kAmxSums];
 
+// The corner of a matrix that a tile holds. `outer` counts rows of the first
+// operand or columns of the second. Either it or the depth is contiguous.
+struct Corner {
+  const uint16_t* first = nullptr;
+  int64_t outer_step = 0, depth_step = 0;
+  int64_t outer = 0, depth = 0;  // elements from here to the matrix's end
+};
+
 // Returns the mask of the first `count` elements, which may be more than all
 // or less than none.
 template <typename Mask>
@@ -47,6 +55,38 @@ FUSOR_INLINE Mask First(int64_t count) {
   constexpr int64_t kBits = 8 * sizeof(Mask);
   if (count >= kBits) return static_cast<Mask>(~Mask{0});
   return count <= 0 ? Mask{0} : static_cast<Mask>((Mask{1} << count) - 1);
+}
+
+// Transposes [16, 16] words.
+FUSOR_AVX512_BF16_INLINE void TransposeWords(__m512i (&x)[16]) {
+  __m512i y[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
+    x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
+    x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
+    x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+  }
+  // x[4 * i + j] has column 4 * k + j of rows 4 * i to 4 * i + 3 in quarter k.
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    y[j] = _mm512_shuffle_i32x4(x[j], x[j + 4], 0x88);
+    y[j + 4] = _mm512_shuffle_i32x4(x[j], x[j + 4], 0xdd);
+    y[j + 8] = _mm512_shuffle_i32x4(x[j + 8], x[j + 12], 0x88);
+    y[j + 12] = _mm512_shuffle_i32x4(x[j + 8], x[j + 12], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    x[j] = _mm512_shuffle_i32x4(y[j], y[j + 8], 0x88);
+    x[j + 8] = _mm512_shuffle_i32x4(y[j], y[j + 8], 0xdd);
+    x[j + 4] = _mm512_shuffle_i32x4(y[j + 4], y[j + 12], 0x88);
+    x[j + 12] = _mm512_shuffle_i32x4(y[j + 4], y[j + 12], 0xdd);
+  }
 }
 
 // Tiles of AMX. Numbers 0 to 3 hold sums, 4 and 5 a, 6 and 7 b.
@@ -107,6 +147,40 @@ class AmxTiles {
       a += p.a_step;
       b += p.b_step;
       between();
+    }
+  }
+
+  // Writes a tile [16, 32] of `outer` and depth, or, if `kPairs`, [16, 16, 2]
+  // of pairs along the depth, `outer`, and the pair. Pads with zeros.
+  template <bool kPairs>
+  FUSOR_AVX512_BF16 static void PackTile(const Corner& from, uint16_t* to) {
+    const bool deep = from.depth_step == 1;
+    __m512i lines[16];  // words are pairs along the depth
+    if (deep) {
+      const auto mask = First<__mmask32>(from.depth);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        lines[i] = _mm512_maskz_loadu_epi16(i < from.outer ? mask : 0,
+                                            from.first + i * from.outer_step);
+      }
+    } else {
+      const auto mask = First<__mmask16>(from.outer);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        const uint16_t* even = from.first + 2 * i * from.depth_step;
+        const __m256i a =
+            _mm256_maskz_loadu_epi16(2 * i < from.depth ? mask : 0, even);
+        const __m256i b = _mm256_maskz_loadu_epi16(
+            2 * i + 1 < from.depth ? mask : 0, even + from.depth_step);
+        lines[i] =
+            _mm512_or_si512(_mm512_cvtepu16_epi32(a),
+                            _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
+      }
+    }
+    if (deep == kPairs) TransposeWords(lines);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) {
+      _mm512_store_si512(to + i * kAmxDepth, lines[i]);
     }
   }
 
@@ -177,6 +251,19 @@ class PlainTiles {
         Narrow(sums[i / kAmxRows][j / kAmxRows]
                    [i % kAmxRows * kAmxRows + j % kAmxRows],
                to[j]);
+      }
+    }
+  }
+
+  template <bool kPairs>
+  static void PackTile(const Corner& from, uint16_t* to) {
+    for (int64_t i = 0; i < kAmxRows; ++i) {
+      for (int64_t k = 0; k < kAmxDepth; ++k) {
+        const int64_t at =
+            kPairs ? k / 2 * kAmxDepth + 2 * i + k % 2 : i * kAmxDepth + k;
+        to[at] = i < from.outer && k < from.depth
+                     ? from.first[i * from.outer_step + k * from.depth_step]
+                     : 0;
       }
     }
   }
