@@ -333,6 +333,7 @@ inline bool MayUseAmx() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   return WidestIsa() == VectorIsa::kAvx512 &&
          __builtin_cpu_supports("amx-bf16") &&
+         __builtin_cpu_supports("avx512bf16") &&
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
