@@ -36,10 +36,11 @@ constexpr int64_t kPanelSumsBytes =
 // each.
 constexpr int64_t kDepthSumsBytes = 1536 << 10;
 constexpr int64_t kLeastDepth = 512;
-// What makes fusor's matmul faster than oneDNN's, measured by
-// tests/benchmarks/contractions/matmul_speed: enough products for each packed
-// element; if both operands are packed, results that are small or large. Those
-// between are faster, too, unless oneDNN 2.6's blocks divide the rows.
+// Sizes from which fusor's matmul is faster than oneDNN's, measured by
+// tests/benchmarks/contractions/matmul_speed. Each packed element must be
+// multiplied often enough. If both operands are packed, the result must be
+// small or large, or its rows not a multiple of kOneDnnRows, for which
+// oneDNN 2.6 is slow.
 constexpr int64_t kLeastRows = 256;
 constexpr int64_t kLeastSharedDepth = 192;
 constexpr int64_t kLeastMacs = int64_t{1} << 28;

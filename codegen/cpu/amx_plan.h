@@ -92,8 +92,8 @@ struct AmxConvPlan {
   int64_t source_tiles_bytes() const;  // tiles of `together` images
   int64_t target_tiles_bytes() const;
   int64_t part_bytes() const;  // sum of the above
-  // What the parts share: the packed weights, or the sums of a weight gradient,
-  // once for each part of the images.
+  // Bytes of memory that all parts use: the packed weights, or a weight
+  // gradient's sums, which each part of the images has of its own.
   int64_t weights_bytes() const;
   int64_t workspace_bytes() const;
 };
@@ -127,8 +127,9 @@ struct AmxMatmulPlan {
     int64_t row = 0, column = 0;
   };
 
-  // Of the result, and of the sums. If the result's rows are not contiguous,
-  // its transpose is computed, with the operands `swapped`.
+  // The result is [rows, columns], sums of `depth` products. If the result has
+  // contiguous columns, the transposed result is computed, and the operands are
+  // `swapped`.
   int64_t rows = 0, columns = 0, depth = 0;
   bool swapped = false;
   Matrix a{}, b{}, y{};

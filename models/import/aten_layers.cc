@@ -456,14 +456,18 @@ Values Einsum(AtenCall& call) {
   const std::string result = ParseEquation(call, operands);
   for (Labelled& x : operands) TakeDiagonals(call, x);
   const std::map<char, int64_t> extents = ExtentsOf(call, operands);
+  for (Labelled& x : operands) {
+    SumOver(b, x, [&](char letter, int64_t extent) {
+      return extent < extents.at(letter);
+    });
+  }
   for (size_t i = 0; i < operands.size(); ++i) {
     std::string others = result;
     for (size_t j = 0; j < operands.size(); ++j) {
       if (j != i) others += operands[j].letters;
     }
-    SumOver(b, operands[i], [&](char letter, int64_t extent) {
-      return !Contains(others, letter) || extent < extents.at(letter);
-    });
+    SumOver(b, operands[i],
+            [&](char letter, int64_t) { return !Contains(others, letter); });
   }
   Labelled product = operands[0];
   for (size_t i = 1; i < operands.size(); ++i) {

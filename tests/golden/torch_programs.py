@@ -440,7 +440,8 @@ class Contracted(nn.Module):
             ("...hw,...vw", (y, y)), ("hw,vw,bhv->b", (m, m, square)),
             ("ij->i", (m,)), ("i...->...", (x,)), ("ii->i", (m[:, :3],)),
             ("bii,bj->ji", (square, x[:, 0])), ("ij,kj", (m, m)),
-            ("bcd,bcd->cd", (x, x[:, :1])))]
+            ("bcd,bcd->cd", (x, x[:, :1])),
+            ("bcd,bcd->bd", (x, y[:, :1])))]
         heads = x.reshape(2, 1, 4, 3).expand(2, 2, 4, 3)
         shared = F.scaled_dot_product_attention(
             heads.repeat(1, 2, 1, 1), heads, heads * 0.5, enable_gqa=True)
