@@ -20,6 +20,8 @@ inline constexpr int64_t kAmxRows = 16;
 inline constexpr int64_t kAmxDepth = 32;
 inline constexpr int64_t kAmxTile = kAmxRows * kAmxDepth;  // of bf16
 inline constexpr int64_t kAmxSums = kAmxRows * kAmxRows;   // of f32
+// Rows and columns of the sums that are in tiles at a time: two by two tiles.
+inline constexpr int64_t kAmxPanel = 2 * kAmxRows;
 
 // fusor's own gradients of bf16 convolutions, and grouped convolutions, with
 // tiles of AMX. Activations have channels last, and so have filters: [O, KH,
@@ -108,77 +110,5 @@ std::optional<ir::LibraryCandidate> AmxConvCandidate(const ir::Node& node,
 // OpenMP regions, on which a weight gradient's rounding depends. A CPU without
 // AMX also runs the plan, slowly.
 std::optional<AmxConvPlan> PlanAmxConv(const codegen::LibraryCall& call);
-
-// Rows and columns of the sums that are in tiles at a time: two by two tiles.
-inline constexpr int64_t kAmxPanel = 2 * kAmxRows;
-
-// fusor's own matmuls of bf16 with tiles of AMX, by blocks that fit a core's
-// caches (Goto and van de Geijn, "Anatomy of High-Performance Matrix
-// Multiplication", 2008). Operands are first packed as panels of 32 rows of the
-// first or 32 columns of the second: [panels, depth / 32, 2, 16, 32] and
-// [panels, depth / 32, 2, 16, 16, 2]. The first may stay where it is.
-//
-// The threads either share the packed second operand, and each computes a part
-// of the result; or, if the result is small, each multiplies a range of the
-// depth, whose operands it packs itself.
-struct AmxMatmulPlan {
-  // Distances in elements, one of which is 1.
-  struct Matrix {
-    int64_t row = 0, column = 0;
-  };
-
-  // The result is [rows, columns], sums of `depth` products. If the result has
-  // contiguous columns, the transposed result is computed, and the operands are
-  // `swapped`.
-  int64_t rows = 0, columns = 0, depth = 0;
-  bool swapped = false;
-  Matrix a{}, b{}, y{};
-  bool result_is_bf16 = false;
-  int64_t row_parts = 0, column_parts = 0;  // of the result
-  int64_t depth_parts = 0;
-
-  // Whether the parts share the packed second operand.
-  bool is_shared() const { return depth_parts == 1; }
-  int64_t parts() const { return row_parts * column_parts * depth_parts; }
-  // Panels of the result, and tiles along the depth.
-  int64_t row_panels() const;
-  int64_t column_panels() const;
-  int64_t steps() const { return (depth + kAmxDepth - 1) / kAmxDepth; }
-  // Whether tiles of the first operand are loaded from where it is.
-  bool is_a_in_place() const {
-    return a.column == 1 && depth % kAmxDepth == 0 && rows % kAmxRows == 0;
-  }
-  // Blocks, in panels and in tiles along the depth.
-  int64_t row_block() const;
-  int64_t column_block() const;
-  int64_t depth_block() const;
-  // Whether sums leave their tiles before they are complete.
-  bool keeps_sums() const;
-  // Whether oneDNN's matmul is slower.
-  bool is_fast() const;
-  std::string implementation() const { return kAmxImplementation; }
-
-  // The workspace in bytes: what the parts share, and that of a part.
-  int64_t shared_bytes() const;
-  int64_t packed_a_bytes() const;
-  int64_t packed_b_bytes() const;  // unless they share it
-  int64_t sums_bytes() const;
-  int64_t part_bytes() const;
-  int64_t workspace_bytes() const;
-};
-
-// Returns the candidate for a matmul on CPUs with AMX; nullopt unless it is
-// fast, and for batches of matrices.
-std::optional<ir::LibraryCandidate> AmxMatmulCandidate(
-    const ir::Node& node, const ir::Target& target);
-
-// Returns the plan for a matmul, fast or not; nullopt for batches and for types
-// and attributes that it lacks, of the call also for other ops. Threads,
-// rounding and CPUs without AMX are as for PlanAmxConv.
-std::optional<AmxMatmulPlan> PlanAmxMatmul(const ir::TensorType& a,
-                                           const ir::TensorType& b,
-                                           const ir::TensorType& y,
-                                           const ir::Attrs& attrs);
-std::optional<AmxMatmulPlan> PlanAmxMatmul(const codegen::LibraryCall& call);
 
 }  // namespace fusor::cpu

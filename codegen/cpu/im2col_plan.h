@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "codegen/cpu/amx_plan.h"
+#include "codegen/cpu/matmul_plan.h"
 #include "codegen/cpu/onednn_plan.h"
 #include "codegen/plan/plan.h"
 #include "ir/target/conv_problem.h"

@@ -78,6 +78,11 @@ LibraryPlan PlanLibraryCall(const LibraryCall& call, bool amx) {
       plan.has_value() && (named || (amx && plan->is_fast()))) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};
   }
+  if (const auto plan = PlanSgemm(call);
+      plan.has_value() && (call.implementation == kSgemmImplementation ||
+                           (amx && plan->is_fast()))) {
+    return {plan->implementation(), plan->workspace_bytes(), *plan};
+  }
   if (const auto plan = PlanGrouped(call); plan.has_value()) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};
   }

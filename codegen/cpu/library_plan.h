@@ -9,6 +9,7 @@
 #include "codegen/cpu/grouped_plan.h"
 #include "codegen/cpu/host.h"
 #include "codegen/cpu/im2col_plan.h"
+#include "codegen/cpu/matmul_plan.h"
 #include "codegen/cpu/onednn_plan.h"
 #include "codegen/cpu/plane_conv_plan.h"
 #include "codegen/cpu/wide_winograd_plan.h"
@@ -42,7 +43,7 @@ struct LibraryPlan {
   std::string implementation;
   int64_t workspace_bytes = 0;
   std::variant<ReferencePlan, OneDnnPlan, WinogradPlan, WideWinogradPlan,
-               Im2colPlan, AmxConvPlan, AmxMatmulPlan, GroupedPlan,
+               Im2colPlan, AmxConvPlan, AmxMatmulPlan, SgemmPlan, GroupedPlan,
                PlaneConvPlan, MaxPoolPlan, MaxPoolGradPlan>
       method{};
 };
@@ -50,8 +51,8 @@ struct LibraryPlan {
 // Chooses fusor's own Winograd, im2col, amx, grouped, planes, max_pool or
 // max_pool_grad if the call is for one of them, else oneDNN if it supports the
 // op and types, else the interpreter. The interpreter also runs all library
-// fusions. fusor's own matmul runs where it is fast if `amx`, the target's CPU
-// has AMX, or where the call names it as its implementation. Throws kGraph
+// fusions. fusor's own matmuls run where they are fast if `amx`, the target's
+// CPU has AMX, or where the call names one as its implementation. Throws kGraph
 // if algorithm "winograd" does not exist for the call, or if images are too
 // large for oneDNN. The plan holds for the current number of threads of the
 // calling thread's OpenMP regions (ThreadCount).

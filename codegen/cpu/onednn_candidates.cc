@@ -5,6 +5,7 @@
 #include "codegen/cpu/amx_plan.h"
 #include "codegen/cpu/grouped_plan.h"
 #include "codegen/cpu/library_plan.h"
+#include "codegen/cpu/matmul_plan.h"
 #include "codegen/cpu/onednn_layout.h"
 #include "codegen/cpu/onednn_primitives.h"
 #include "codegen/cpu/plane_conv_plan.h"
@@ -393,12 +394,12 @@ std::vector<LibraryCandidate> CopyCandidates(const Node& node) {
   return {c};
 }
 
-// fusor's own with AMX, otherwise oneDNN's own kernels; its reference loops are
-// no candidates. Operands and result keep their layouts.
+// fusor's own where it is faster, otherwise oneDNN's own kernels; its reference
+// loops are no candidates. Operands and result keep their layouts.
 std::vector<LibraryCandidate> MatmulCandidates(const Node& node,
                                                const ir::Target& target) {
-  auto amx = AmxMatmulCandidate(node, target);
-  if (amx.has_value()) return {*std::move(amx)};
+  auto own = OwnMatmulCandidate(node, target);
+  if (own.has_value()) return {*std::move(own)};
   const TensorType& a = node.input(0)->type();
   const TensorType& b = node.input(1)->type();
   const TensorType& y = node.output()->type();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/cpu/matmul_plan.h"
 #include "codegen/cpu/winograd_plan.h"
 #include "runtime/cpu/amx_tiles.h"
 #include "runtime/cpu/lanes.h"

@@ -497,9 +497,10 @@ using ImageFunction = void (*)(const GroupedPlan& plan,
                                const Image<Element>& target, const Part& part);
 
 template <typename Element>
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void
-RunImageAvx512(const GroupedPlan& plan, const Image<const Element>& source,
-               const Image<Element>& target, const Part& part) {
+FUSOR_AVX512 void RunImageAvx512(const GroupedPlan& plan,
+                                 const Image<const Element>& source,
+                                 const Image<Element>& target,
+                                 const Part& part) {
   RunImage<16>(plan, source, target, part);
 }
 template <typename Element>

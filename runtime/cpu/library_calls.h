@@ -36,6 +36,8 @@ std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
                                               const AmxMatmulPlan& plan);
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
+                                              const SgemmPlan& plan);
+std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
                                               const GroupedPlan& plan);
 std::unique_ptr<CpuExecutable> MakeExecutable(const codegen::LibraryCall& call,
                                               const PlaneConvPlan& plan);

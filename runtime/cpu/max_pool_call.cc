@@ -76,9 +76,6 @@ FUSOR_INLINE void MaxOfWindow(const Window& w, int64_t channels,
   }
 }
 
-#define FUSOR_AVX512 \
-  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
-
 // The same for multiples of 16 channels. GCC 12 computes comparisons of vectors
 // of 16 one by one if they have several uses, unless they are intrinsics.
 template <typename Element>
@@ -216,8 +213,6 @@ void MaxOfRowPlain(const Row& row, const Element* x, Element* y,
   MaxOfRow<MaxOfWindow<Element>>(row, x, y, index);
 }
 
-#undef FUSOR_AVX512
-
 template <typename Element>
 RowFunction<Element> RowFunctionOf(VectorIsa isa, int64_t channels) {
   if (isa == VectorIsa::kPlain) return MaxOfRowPlain<Element>;
@@ -352,9 +347,8 @@ using GradRowFunction = void (*)(const GradRow& row, const Element* dy,
                                  const uint8_t* index, Element* dx);
 
 template <int kLanes, typename Element>
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void
-GradientOfRowAvx512(const GradRow& row, const Element* dy, const uint8_t* index,
-                    Element* dx) {
+FUSOR_AVX512 void GradientOfRowAvx512(const GradRow& row, const Element* dy,
+                                      const uint8_t* index, Element* dx) {
   GradientOfRow<kLanes>(row, dy, index, dx);
 }
 template <int kLanes, typename Element>

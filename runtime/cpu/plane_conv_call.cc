@@ -558,15 +558,16 @@ using GroupFunction = void (*)(const PlaneConvPlan& plan,
                                const Tensors<Element>& tensors, int64_t group,
                                IndexRange images, const Part& part);
 
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16"))) void
-RunGroupPairs(const PlaneConvPlan& plan, const Tensors<uint16_t>& tensors,
-              int64_t group, IndexRange images, const Part& part) {
+FUSOR_AVX512_BF16 void RunGroupPairs(const PlaneConvPlan& plan,
+                                     const Tensors<uint16_t>& tensors,
+                                     int64_t group, IndexRange images,
+                                     const Part& part) {
   RunGroup<PairProducts, 8>(plan, tensors, group, images, part);
 }
 template <typename Element>
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void
-RunGroupAvx512(const PlaneConvPlan& plan, const Tensors<Element>& tensors,
-               int64_t group, IndexRange images, const Part& part) {
+FUSOR_AVX512 void RunGroupAvx512(const PlaneConvPlan& plan,
+                                 const Tensors<Element>& tensors, int64_t group,
+                                 IndexRange images, const Part& part) {
   RunGroup<Products<16>, 8>(plan, tensors, group, images, part);
 }
 template <typename Element>

@@ -562,9 +562,9 @@ FUSOR_INLINE void RunStage(const WideWinogradPlan& plan, const Arguments& args,
   }
 }
 
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void
-RunStageAvx512(const WideWinogradPlan& plan, const Arguments& args, Stage stage,
-               int64_t part) {
+FUSOR_AVX512 void RunStageAvx512(const WideWinogradPlan& plan,
+                                 const Arguments& args, Stage stage,
+                                 int64_t part) {
   RunStage<16>(plan, args, stage, part);
 }
 __attribute__((target("avx2,fma"))) void RunStageAvx2(

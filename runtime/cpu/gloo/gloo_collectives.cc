@@ -15,7 +15,7 @@
 #include "ir/support/error.h"
 #include "runtime/cpu/gloo/gloo_context.h"
 #include "runtime/cpu/gloo/gloo_exchange.h"
-#include "runtime/cpu/reduce_kernels.h"
+#include "runtime/cpu/gloo/reduce_kernels.h"
 #include "runtime/cpu/thread_team.h"
 
 namespace fusor::cpu {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/cpu/reduce_kernels.h"
+#include "runtime/cpu/gloo/reduce_kernels.h"
 
 namespace fusor::cpu {
 namespace {

@@ -1,7 +1,7 @@
-// Measures matmuls of bf16 on a CPU with AMX, as planned for a target with AMX
-// and for one without: fusor's own where they are fast, and oneDNN's. Those of
-// a ViT-B/16, a Swin-T, a RegNetX-1.6GF and a ResNet-50, both variants in
-// turns. Prints medians as a Markdown table.
+// Measures matmuls of bf16 or f32 on a CPU with AMX, as planned for a target
+// with AMX and for one without: fusor's own where they are fast, and oneDNN's.
+// Those of a ViT-B/16, a Swin-T, a RegNetX-1.6GF and a ResNet-50, both variants
+// in turns. Prints medians as a Markdown table.
 
 #include <fmt/format.h>
 
@@ -62,30 +62,31 @@ constexpr Shape kShapes[] = {
     {"ResNet stage 3, data gradient", 1, 3136, 1024, 256, false, false, false},
 };
 
-codegen::LibraryCall CallOf(const Shape& shape) {
+codegen::LibraryCall CallOf(const Shape& shape, ir::DType dtype) {
   const auto type = [&](int64_t rows, int64_t columns, bool wide) {
-    return ir::TensorType{wide ? ir::DType::kF32 : ir::DType::kBF16,
-                          {shape.batch, rows, columns},
-                          {}};
+    return ir::TensorType{
+        wide ? ir::DType::kF32 : dtype, {shape.batch, rows, columns}, {}};
   };
   codegen::LibraryCall call;
   call.op = ir::OpKind::kMatmul;
+  call.results = {type(shape.m, shape.n, shape.wide_result)};
   call.attrs = {{"transpose_a", shape.transpose_a},
                 {"transpose_b", shape.transpose_b},
-                {"result_dtype", std::string(shape.wide_result ? "f32" : "")},
+                {"result_dtype",
+                 std::string(call.results[0].dtype == dtype ? "" : "f32")},
                 {"relu", false}};
   call.operands = {shape.transpose_a ? type(shape.k, shape.m, false)
                                      : type(shape.m, shape.k, false),
                    shape.transpose_b ? type(shape.n, shape.k, false)
                                      : type(shape.k, shape.n, false)};
-  call.results = {type(shape.m, shape.n, shape.wide_result)};
   return call;
 }
 
 class Bench {
  public:
-  explicit Bench(int threads)
-      : backend_(runtime::LoadBackend("cpu")),
+  Bench(int threads, ir::DType dtype)
+      : dtype_(dtype),
+        backend_(runtime::LoadBackend("cpu")),
         amx_(backend_.CreateCompiler("cpu-amx", {threads})),
         onednn_(backend_.CreateCompiler("cpu-avx512", {threads})),
         device_(backend_.OpenDevice(0, {threads})),
@@ -122,7 +123,7 @@ class Bench {
   };
 
   Program Load(codegen::TargetCompiler& compiler, const Shape& shape) {
-    codegen::LibraryCall call = CallOf(shape);
+    codegen::LibraryCall call = CallOf(shape, dtype_);
     compiler.PrepareCall(call);
     Program program;
     program.implementation = call.implementation;
@@ -133,9 +134,9 @@ class Bench {
     };
     for (const ir::TensorType& type : call.operands) {
       allocate(type.num_bytes());
-      // Numbers of like exponents, which bf16 can hold.
+      // Numbers of like exponents, of bf16 or as halves of f32.
       auto* data = static_cast<uint16_t*>(program.args.back());
-      for (int64_t i = 0; i < type.num_elements(); ++i) {
+      for (int64_t i = 0; i < type.num_bytes() / 2; ++i) {
         data[i] = static_cast<uint16_t>(0x3f80 + i * 7 % 128);
       }
     }
@@ -154,6 +155,7 @@ class Bench {
         .count();
   }
 
+  const ir::DType dtype_;
   runtime::Backend& backend_;
   std::unique_ptr<codegen::TargetCompiler> amx_, onednn_;
   std::unique_ptr<runtime::Device> device_;
@@ -163,16 +165,18 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Measures matmuls of bf16 on a CPU with AMX beside oneDNN's.");
+  CLI::App app("Measures matmuls on a CPU with AMX beside oneDNN's.");
   int threads = 2, rounds = 15, shapes = 1000;
   app.add_option("--threads", threads, "CPU threads")->capture_default_str();
   app.add_option("--rounds", rounds, "Runs of each variant")
       ->capture_default_str();
   app.add_option("--shapes", shapes, "How many of the shapes")
       ->capture_default_str();
+  bool f32 = false;
+  app.add_flag("--f32", f32, "Of f32 instead of bf16");
   CLI11_PARSE(app, argc, argv);
   try {
-    Bench bench(threads);
+    Bench bench(threads, f32 ? ir::DType::kF32 : ir::DType::kBF16);
     fmt::print(
         "| matmul | shape | oneDNN, ms | GFLOP/s | planned, ms | GFLOP/s | "
         "ratio | kernel |\n|---|---|---|---|---|---|---|---|\n");

@@ -1,4 +1,4 @@
-#include "runtime/cpu/reduce_kernels.h"
+#include "runtime/cpu/gloo/reduce_kernels.h"
 
 #include <immintrin.h>
 

@@ -1,5 +1,6 @@
-// Compares matmuls with tiles of AMX with the interpreter. A CPU without AMX
-// runs the same loops with plain tiles.
+// Compares fusor's own matmuls with the interpreter. A CPU without AMX runs the
+// same loops with plain tiles, one without AVX-512 those of f32 with other
+// vectors.
 
 #include <gmock/gmock.h>
 
@@ -16,24 +17,38 @@ using ir::Shape;
 using ir::TensorType;
 
 constexpr char kAmx[] = "fusor_amx";
+constexpr char kSgemm[] = "fusor_sgemm";
 
 struct MatmulCase {
   int64_t m, k, n;
   bool transpose_a = false, transpose_b = false;
   DType result = DType::kBF16;
   bool transposed_result = false;  // its columns are contiguous
+  DType dtype = DType::kBF16;      // of the operands
 };
 
+MatmulCase InF32(int64_t m, int64_t k, int64_t n, bool transpose_a = false,
+                 bool transpose_b = false, bool transposed_result = false) {
+  return {m,
+          k,
+          n,
+          transpose_a,
+          transpose_b,
+          DType::kF32,
+          transposed_result,
+          DType::kF32};
+}
+
 OneNode NodeOf(const MatmulCase& c) {
-  const auto type = [](int64_t rows, int64_t columns) {
-    return TensorType{DType::kBF16, {rows, columns}, {}};
+  const auto type = [&](int64_t rows, int64_t columns) {
+    return TensorType{c.dtype, {rows, columns}, {}};
   };
   return {"matmul",
           {c.transpose_a ? type(c.k, c.m) : type(c.m, c.k),
            c.transpose_b ? type(c.n, c.k) : type(c.k, c.n)},
           {{"transpose_a", c.transpose_a},
            {"transpose_b", c.transpose_b},
-           {"result_dtype", std::string(c.result == DType::kF32 ? "f32" : "")},
+           {"result_dtype", std::string(c.result == c.dtype ? "" : "f32")},
            {"relu", false}}};
 }
 
@@ -42,7 +57,7 @@ void ExpectMatmulClose(const MatmulCase& c) {
   const OneNode one = NodeOf(c);
   LibraryCall call = one.PlainCall();
   if (c.transposed_result) call.results[0].layout = Layout{{1, 0}, {}};
-  call.implementation = kAmx;
+  call.implementation = c.dtype == DType::kF32 ? kSgemm : kAmx;
   call.workspace_bytes = int64_t{16} << 20;
   SCOPED_TRACE(testing::Message() << c.m << "x" << c.k << "x" << c.n << " "
                                   << c.transpose_a << c.transpose_b);
@@ -121,6 +136,59 @@ TEST(AmxMatmulTest, IsPlannedForLargeMatmuls) {
   EXPECT_EQ(implementation("cpu-amx", {1536, 3072, 768, true}), kAmx);
   EXPECT_EQ(implementation("cpu-amx", {256, 3072, 64, true}), kAmx);
   EXPECT_NE(implementation("cpu-amx", {16, 3072, 64, false, true}), kAmx);
+  // oneDNN is slow where rows of the second operand of f32 are as far apart as
+  // these.
+  EXPECT_EQ(implementation("cpu-amx", InF32(64, 768, 3072)), kSgemm);
+  EXPECT_EQ(implementation("cpu-amx", InF32(64, 768, 3072, true)), kSgemm);
+  EXPECT_NE(implementation("cpu-avx512", InF32(64, 768, 3072)), kSgemm);
+  EXPECT_NE(implementation("cpu-amx", InF32(64, 768, 3072, false, true)),
+            kSgemm);
+  EXPECT_NE(implementation("cpu-amx", InF32(64, 768, 4096)), kSgemm);
+  EXPECT_NE(implementation("cpu-amx", InF32(64, 768, 3000)), kSgemm);
+}
+
+// All operands and the result in both orders. No size is a multiple of a
+// panel's, or all are, or the last panel has one or two vectors.
+TEST(SgemmTest, OddSizesUseNoUnwrittenMemory) {
+  const Shape cases[] = {{1, 1, 1},    {3, 5, 2},    {8, 4, 48},  {16, 9, 96},
+                         {17, 31, 33}, {40, 33, 71}, {9, 1, 130}, {31, 65, 16}};
+  for (const Shape& c : cases) {
+    for (int bits = 0; bits < 8; ++bits) {
+      ExpectMatmulClose(InF32(c[0], c[1], c[2], bits & 1, bits & 2, bits & 4));
+    }
+  }
+}
+
+// More than one block of rows, of columns and of the depth.
+TEST(SgemmTest, SeveralBlocks) {
+  ExpectMatmulClose(InF32(460, 10, 3100));
+  ExpectMatmulClose(InF32(40, 800, 60, true, true));
+}
+
+// Batches of several dimensions, of which a layout moves one between rows and
+// columns, as attention does with its heads.
+TEST(SgemmTest, Batches) {
+  const auto type = [](int64_t rows, int64_t columns, const Layout& layout) {
+    return TensorType{DType::kF32, {2, 3, rows, columns}, layout};
+  };
+  const Layout plain{}, heads{{0, 2, 1, 3}, {}};
+  for (const Layout& a : {plain, heads}) {
+    for (const Layout& y : {plain, heads}) {
+      const OneNode one{"matmul",
+                        {type(19, 7, plain), type(33, 7, plain)},
+                        {{"transpose_a", false},
+                         {"transpose_b", true},
+                         {"result_dtype", std::string()},
+                         {"relu", false}}};
+      LibraryCall call = one.PlainCall();
+      call.operands[0].layout = a;
+      call.operands[1].layout = heads;
+      call.results[0].layout = y;
+      call.implementation = kSgemm;
+      call.workspace_bytes = int64_t{1} << 20;
+      ExpectClose(one, call);
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,316 @@
+#include "codegen/cpu/matmul_plan.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "codegen/cpu/winograd_plan.h"
+#include "ir/target/cost.h"
+
+namespace fusor::cpu {
+namespace {
+
+using ir::DType;
+using ir::TensorType;
+
+constexpr int64_t kHalf = 2;  // bytes of bf16
+
+// A matmul's blocks, measured with matmuls of ViT-B: sums of 512 x 256 elements
+// in f32 and half as many bytes of the second operand fit the second level.
+constexpr int64_t kRowBlock = 512 / kAmxPanel;
+constexpr int64_t kColumnBlock = 256 / kAmxPanel;
+constexpr int64_t kDepthBlock = 1024 / kAmxDepth;
+constexpr int64_t kPanelBytes = kAmxPanel * kAmxDepth * kHalf;
+constexpr int64_t kPanelSumsBytes =
+    kAmxPanel * kAmxPanel * static_cast<int64_t>(sizeof(float));
+// Bytes of sums up to which threads divide the depth, and the least depth of
+// each.
+constexpr int64_t kDepthSumsBytes = 1536 << 10;
+constexpr int64_t kLeastDepth = 512;
+// Sizes from which fusor's matmul is faster than oneDNN's, measured by
+// tests/benchmarks/contractions/matmul_speed. Each packed element must be
+// multiplied often enough. If both operands are packed, the result must be
+// small or large, or its rows not a multiple of kOneDnnRows, for which
+// oneDNN 2.6 is slow.
+constexpr int64_t kLeastRows = 256;
+constexpr int64_t kLeastSharedDepth = 192;
+constexpr int64_t kLeastMacs = int64_t{1} << 28;
+constexpr int64_t kSmallResult = int64_t{160} << 10;
+constexpr int64_t kLargeResult = int64_t{1} << 20;
+constexpr int64_t kOneDnnRows = 64;
+
+// Blocks of f32: half a megabyte of the first operand, which stays in the
+// second level, and a panel of the second of 48 KB at most.
+constexpr int64_t kSgemmRowBlock = 192 / kSgemmRows;
+constexpr int64_t kSgemmColumnBlock = 1536 / kSgemmColumns;
+constexpr int64_t kSgemmDepthBlock = 384;
+// Batches per thread from which threads divide only these.
+constexpr int64_t kManyBatches = 4;
+// oneDNN 2.6 multiplies rows of the second operand where they are, unless their
+// length is a power of two. Rows at multiples of 4 KB have the same place in a
+// first-level cache, which makes it half as fast as it is with other rows.
+constexpr int64_t kAliasedRow = 4096 / static_cast<int64_t>(sizeof(float));
+constexpr int64_t kSgemmLeastSize = 32;
+
+bool IsMatmul(const codegen::LibraryCall& call) {
+  return call.op == ir::OpKind::kMatmul && call.operands.size() == 2;
+}
+
+// Returns nullopt if neither rows nor columns are contiguous.
+std::optional<MatrixStrides> StridesOf(const TensorType& type,
+                                       bool transposed) {
+  const size_t rank = type.rank();
+  if (!type.layout.tiles.empty()) return std::nullopt;
+  std::vector<int64_t> strides(rank);
+  for (const ir::PhysicalAxis& axis : PhysicalAxes(type)) {
+    strides[axis.dim] = axis.stride;
+  }
+  MatrixStrides m{.row = strides[rank - 2], .column = strides[rank - 1]};
+  strides.resize(rank - 2);
+  m.batch = std::move(strides);
+  if (transposed) std::swap(m.row, m.column);
+  if (m.row != 1 && m.column != 1) return std::nullopt;
+  return m;
+}
+
+std::optional<MatmulGeometry> GeometryOf(const TensorType& a,
+                                         const TensorType& b,
+                                         const TensorType& y,
+                                         const ir::Attrs& attrs) {
+  if (attrs.Bool("relu") || y.num_elements() == 0 || a.num_elements() == 0) {
+    return std::nullopt;
+  }
+  const auto of_a = StridesOf(a, attrs.Bool("transpose_a"));
+  const auto of_b = StridesOf(b, attrs.Bool("transpose_b"));
+  const auto of_y = StridesOf(y, false);
+  if (!of_a.has_value() || !of_b.has_value() || !of_y.has_value()) {
+    return std::nullopt;
+  }
+  const size_t rank = y.rank();
+  MatmulGeometry g{.batch = {y.shape.begin(), y.shape.end() - 2},
+                   .rows = y.shape[rank - 2],
+                   .columns = y.shape[rank - 1],
+                   .depth = a.shape[rank - (attrs.Bool("transpose_a") ? 2 : 1)],
+                   .swapped = of_y->column != 1,
+                   .a = *of_a,
+                   .b = *of_b,
+                   .y = *of_y};
+  if (g.swapped) {
+    for (MatrixStrides* m : {&g.a, &g.b, &g.y}) std::swap(m->row, m->column);
+    std::swap(g.rows, g.columns);
+    std::swap(g.a, g.b);
+  }
+  return g;
+}
+
+// Divides the work between the threads.
+void DivideWork(AmxMatmulPlan& plan) {
+  const int64_t threads = omp_get_max_threads();
+  plan.row_parts = plan.column_parts = plan.depth_parts = 1;
+  const int64_t sums_bytes =
+      plan.row_panels() * plan.column_panels() * kPanelSumsBytes;
+  if (sums_bytes <= kDepthSumsBytes && plan.depth >= kLeastDepth * threads) {
+    plan.depth_parts = threads;
+    return;
+  }
+  // The division whose largest part is smallest.
+  int64_t best = 0;
+  for (int64_t rows = 1; rows <= threads; ++rows) {
+    const int64_t columns = threads / rows;
+    const int64_t panels = CeilDiv(plan.row_panels(), rows) *
+                           CeilDiv(plan.column_panels(), columns);
+    if (best != 0 && panels > best) continue;
+    best = panels;
+    plan.row_parts = rows;
+    plan.column_parts = columns;
+  }
+}
+
+void DivideWork(SgemmPlan& plan) {
+  const int64_t threads = omp_get_max_threads();
+  plan.batch_parts = plan.row_parts = plan.column_parts = 1;
+  if (plan.batches() % threads == 0 ||
+      plan.batches() >= kManyBatches * threads) {
+    plan.batch_parts = threads;
+    return;
+  }
+  // Clock cycles per step of the depth of the largest part: to multiply 32
+  // elements, and to pack one.
+  int64_t best = 0;
+  for (int64_t rows = 1; rows <= threads; ++rows) {
+    const int64_t columns = threads / rows;
+    const int64_t part_rows = CeilDiv(plan.row_panels(), rows) * kSgemmRows;
+    const int64_t part_columns =
+        CeilDiv(plan.column_panels(), columns) * kSgemmColumns;
+    const int64_t cost =
+        part_rows * part_columns / 32 + part_rows + part_columns;
+    if (best != 0 && cost > best) continue;
+    best = cost;
+    plan.row_parts = rows;
+    plan.column_parts = columns;
+  }
+}
+
+}  // namespace
+
+int64_t MatmulGeometry::batches() const {
+  return std::accumulate(batch.begin(), batch.end(), int64_t{1},
+                         std::multiplies<>());
+}
+
+bool AmxMatmulPlan::is_fast() const {
+  const int64_t result = rows * columns;
+  const bool divided = rows % kOneDnnRows == 0;
+  if (!is_shared()) {
+    return std::min(rows, columns) >= kAmxPanel &&
+           (result <= kSmallResult || !divided);
+  }
+  return rows >= kLeastRows && depth >= kLeastSharedDepth &&
+         result * depth >= kLeastMacs &&
+         (is_a_in_place() || result >= kLargeResult || !divided);
+}
+
+int64_t AmxMatmulPlan::row_panels() const { return CeilDiv(rows, kAmxPanel); }
+
+int64_t AmxMatmulPlan::column_panels() const {
+  return CeilDiv(columns, kAmxPanel);
+}
+
+int64_t AmxMatmulPlan::row_block() const {
+  return is_shared() ? std::min(kRowBlock, CeilDiv(row_panels(), row_parts))
+                     : 1;
+}
+
+int64_t AmxMatmulPlan::column_block() const {
+  return is_shared()
+             ? std::min(kColumnBlock, CeilDiv(column_panels(), column_parts))
+             : column_panels();
+}
+
+int64_t AmxMatmulPlan::depth_block() const {
+  const int64_t steps_of_part = CeilDiv(steps(), depth_parts);
+  return CeilDiv(steps_of_part, CeilDiv(steps_of_part, kDepthBlock));
+}
+
+bool AmxMatmulPlan::keeps_sums() const {
+  return depth_parts > 1 || depth_block() < steps();
+}
+
+int64_t AmxMatmulPlan::shared_bytes() const {
+  return is_shared() ? column_panels() * steps() * kPanelBytes : 0;
+}
+
+int64_t AmxMatmulPlan::packed_a_bytes() const {
+  if (is_a_in_place()) return 0;
+  return row_block() * (is_shared() ? steps() : depth_block()) * kPanelBytes;
+}
+
+int64_t AmxMatmulPlan::packed_b_bytes() const {
+  return is_shared() ? 0 : column_panels() * depth_block() * kPanelBytes;
+}
+
+int64_t AmxMatmulPlan::sums_bytes() const {
+  if (!keeps_sums()) return 0;
+  return (is_shared() ? row_block() : row_panels()) * column_block() *
+         kPanelSumsBytes;
+}
+
+int64_t AmxMatmulPlan::part_bytes() const {
+  return packed_a_bytes() + packed_b_bytes() + sums_bytes();
+}
+
+int64_t AmxMatmulPlan::workspace_bytes() const {
+  return shared_bytes() + parts() * part_bytes();
+}
+
+int64_t SgemmPlan::row_panels() const { return CeilDiv(rows, kSgemmRows); }
+
+int64_t SgemmPlan::column_panels() const {
+  return CeilDiv(columns, kSgemmColumns);
+}
+
+int64_t SgemmPlan::row_block() const {
+  return std::min(kSgemmRowBlock, CeilDiv(row_panels(), row_parts));
+}
+
+int64_t SgemmPlan::column_block() const {
+  return std::min(kSgemmColumnBlock, CeilDiv(column_panels(), column_parts));
+}
+
+int64_t SgemmPlan::depth_block() const {
+  return CeilDiv(depth, CeilDiv(depth, kSgemmDepthBlock));
+}
+
+bool SgemmPlan::is_fast() const {
+  return !swapped && b.column == 1 && b.row == columns &&
+         columns % kAliasedRow == 0 && (columns & (columns - 1)) != 0 &&
+         std::min(rows, depth) >= kSgemmLeastSize;
+}
+
+std::optional<ir::LibraryCandidate> OwnMatmulCandidate(
+    const ir::Node& node, const ir::Target& target) {
+  if (!target.amx || node.num_inputs() > 2) return std::nullopt;
+  const TensorType& a = node.input(0)->type();
+  const TensorType& b = node.input(1)->type();
+  const TensorType& y = node.output()->type();
+  const auto candidate =
+      [&](const auto& plan,
+          double gflops) -> std::optional<ir::LibraryCandidate> {
+    if (!plan.has_value() || !plan->is_fast()) return std::nullopt;
+    ir::LibraryCandidate c;
+    c.name = c.algorithm = c.implementation = plan->implementation();
+    c.workspace_bytes = plan->workspace_bytes();
+    c.modelled_ns = static_cast<int64_t>(
+        2.0 * static_cast<double>(ir::NodeMacs(node)) / gflops);
+    c.operands = {a.layout, b.layout};
+    c.results = {y.layout};
+    return c;
+  };
+  return a.dtype == DType::kBF16
+             ? candidate(PlanAmxMatmul(a, b, y, node.attrs()),
+                         target.peak_gflops_16)
+             : candidate(PlanSgemm(a, b, y, node.attrs()),
+                         target.peak_gflops_f32);
+}
+
+std::optional<AmxMatmulPlan> PlanAmxMatmul(const TensorType& a,
+                                           const TensorType& b,
+                                           const TensorType& y,
+                                           const ir::Attrs& attrs) {
+  if (a.dtype != DType::kBF16 || !HasOwnCalls(y.dtype)) return std::nullopt;
+  const auto geometry = GeometryOf(a, b, y, attrs);
+  if (!geometry.has_value() || geometry->batches() > 1) return std::nullopt;
+  AmxMatmulPlan plan{*geometry};
+  plan.result_is_bf16 = y.dtype == DType::kBF16;
+  DivideWork(plan);
+  return plan;
+}
+
+std::optional<AmxMatmulPlan> PlanAmxMatmul(const codegen::LibraryCall& call) {
+  if (!IsMatmul(call)) return std::nullopt;
+  return PlanAmxMatmul(call.operands[0], call.operands[1], call.results[0],
+                       call.attrs);
+}
+
+std::optional<SgemmPlan> PlanSgemm(const TensorType& a, const TensorType& b,
+                                   const TensorType& y,
+                                   const ir::Attrs& attrs) {
+  if (a.dtype != DType::kF32 || y.dtype != DType::kF32) return std::nullopt;
+  const auto geometry = GeometryOf(a, b, y, attrs);
+  if (!geometry.has_value()) return std::nullopt;
+  SgemmPlan plan{*geometry};
+  DivideWork(plan);
+  return plan;
+}
+
+std::optional<SgemmPlan> PlanSgemm(const codegen::LibraryCall& call) {
+  if (!IsMatmul(call)) return std::nullopt;
+  return PlanSgemm(call.operands[0], call.operands[1], call.results[0],
+                   call.attrs);
+}
+
+}  // namespace fusor::cpu
