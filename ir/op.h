@@ -140,4 +140,10 @@ ScalarOp NodeScalar(const Node& node);
 // a row-major tensor, and a copy or a transpose that keeps the physical order.
 bool IsView(const Node& node);
 
+// Makes mixed precision leave the convolutions and matmuls of f32 from this
+// position on as they are: their result_dtype is then "f32" too. Their
+// gradients inherit that.
+void KeepPrecision(const Graph& graph, size_t first);
+bool KeepsPrecision(const Node& node);
+
 }  // namespace fusor::ir

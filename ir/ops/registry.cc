@@ -111,4 +111,29 @@ ScalarOp NodeScalar(const Node& node) {
   return node.op().scalar(node.attrs());
 }
 
+namespace {
+
+// Returns whether mixed precision could narrow the operands and their products.
+bool IsNarrowable(const Node& node) {
+  return node.op().precision == PrecisionRule::kAllow &&
+         node.input(0)->type().dtype == DType::kF32;
+}
+
+}  // namespace
+
+void KeepPrecision(const Graph& graph, size_t first) {
+  for (size_t i = first; i < graph.nodes().size(); ++i) {
+    Node& node = *graph.nodes()[i];
+    if (IsNarrowable(node)) {
+      node.mutable_attrs().Set("result_dtype",
+                               std::string(DTypeName(DType::kF32)));
+    }
+  }
+}
+
+bool KeepsPrecision(const Node& node) {
+  return IsNarrowable(node) &&
+         node.attrs().String("result_dtype") == DTypeName(DType::kF32);
+}
+
 }  // namespace fusor::ir

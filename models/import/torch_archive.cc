@@ -378,6 +378,7 @@ class Parser {
     const Json& metadata = json.at("metadata");
     node.location.path = ModulePath(metadata.value("nn_module_stack", ""));
     node.location.source = UserLine(metadata.value("stack_trace", ""));
+    node.keeps_precision = autocast_off_;
     where_ += AtLocation(node.location);
     if (node.target == kAutocast || node.target == kSetGradEnabled) {
       Region(json, node);
@@ -427,10 +428,12 @@ class Parser {
       scope.names[name] = Outer(operand);
     }
     if (++depth_ > kMaxDepth) Throw(where, "too many regions in each other");
+    const bool outer = std::exchange(autocast_off_, autocast_off_ || autocast);
     std::swap(scope, scope_);
     for (const Json& node : graph.at("nodes")) Node(node);
     const std::vector<TorchItem> results = Items(graph.at("outputs"));
     std::swap(scope, scope_);
+    autocast_off_ = outer;
     --depth_;
     where_ = where;
     const std::vector<TorchItem> outputs = Items(json.at("outputs"));
@@ -561,6 +564,7 @@ class Parser {
   };
   Scope scope_;
   int depth_ = 0;
+  bool autocast_off_ = false;
   TorchProgram program_;
 };
 

@@ -40,6 +40,9 @@ struct TorchNode {
   std::vector<TorchArgument> inputs;
   std::vector<TorchArgument> outputs;
   ir::Location location;  // module path and the user's Python line
+  // In a block of torch.autocast(enabled=False): mixed precision leaves it as
+  // it is.
+  bool keeps_precision = false;
 };
 
 enum class TorchInputKind { kParameter, kBuffer, kConstant, kUser };

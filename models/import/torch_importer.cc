@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ir/interpreter/host_tensor.h"
+#include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/file.h"
 #include "ir/support/str.h"
@@ -305,7 +306,9 @@ class GraphBuilder {
     AddInputs(user);
     for (const TorchNode& node : archive_.program().nodes) {
       builder_.Inherit(node.location);
+      const size_t before = builder_.graph().nodes().size();
       Run(node);
+      if (node.keeps_precision) ir::KeepPrecision(builder_.graph(), before);
     }
     builder_.Inherit({});
   }

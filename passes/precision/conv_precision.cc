@@ -167,7 +167,9 @@ class Choice {
 
 PrecisionRule RuleOf(const Node& node, const PrecisionOptions& options) {
   const std::string name(node.op_name());
-  if (options.deny.contains(name)) return PrecisionRule::kDeny;
+  if (options.deny.contains(name) || ir::KeepsPrecision(node)) {
+    return PrecisionRule::kDeny;
+  }
   if (options.allow.contains(name)) return PrecisionRule::kAllow;
   return node.op().precision;
 }

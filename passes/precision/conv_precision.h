@@ -11,8 +11,8 @@
 
 namespace fusor::passes {
 
-// Returns the precision rule from the user's lists, otherwise the op
-// registry's.
+// Returns the precision rule from the user's lists or of a node that keeps its
+// precision, otherwise the op registry's.
 ir::PrecisionRule RuleOf(const ir::Node& node, const PrecisionOptions& options);
 
 // Returns true if the target has matmuls in that dtype, f16 or bf16.

@@ -113,8 +113,12 @@ class Differentiation {
                 "{}{} cannot be differentiated", node.op_name(),
                 ir::AtLocation(node.location()));
     builder_.Inherit(node.location());
+    const size_t before = builder_.graph().nodes().size();
     const std::vector<Value*> d_inputs =
         node.op().gradient(builder_, node, d_outputs);
+    if (ir::KeepsPrecision(node)) {
+      ir::KeepPrecision(builder_.graph(), before);
+    }
     FUSOR_ASSERT(d_inputs.size() == node.num_inputs(),
                  "{}: {} gradients for {} operands", node.op_name(),
                  d_inputs.size(), node.num_inputs());

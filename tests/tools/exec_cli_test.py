@@ -3,6 +3,7 @@
 import math
 import pathlib
 import random
+import re
 import struct
 import unittest
 
@@ -83,6 +84,27 @@ class ExecTest(CliTest):
             scale = max(map(abs, values)) + 1e-3
             for value, other in zip(values, compiled[name]):
                 self.assertLess(abs(value - other), 1e-4 * scale, name)
+
+    def test_blocks_without_autocast_keep_their_precision(self):
+        """The block's matmuls and their gradients, unlike others, stay f32."""
+        path = EXPORTS / "programs/experts"
+        inputs, _ = read(path.with_suffix(".in.safetensors"))
+        dump = self.folder / "dump"
+        self.exec(path.with_suffix(".pt2"), inputs, "--amp", "--gradients",
+                  "--dump-to", dump, "--dump-pass", "mixed_precision")
+        (text,) = dump.glob("*/*mixed_precision.after.txt")
+        source = (EXPORTS.parent / "torch_programs.py").read_text().split("\n")
+        block = next(i for i, line in enumerate(source, 1)
+                     if "torch.autocast(" in line)
+        types = dict(re.findall(r"(%[\w.]+) = .* : (\w+)\[", text.read_text()))
+        operands = {False: [], True: []}
+        for a, b, line in re.findall(
+                r"= matmul\((%[\w.]+), (%[\w.]+)\).*:(\d+)\"",
+                text.read_text()):
+            within = int(line) in (block + 1, block + 2)
+            operands[within] += [types[a], types[b]]
+        self.assertEqual(operands[True], ["f32"] * 12)
+        self.assertEqual(set(operands[False]), {"bf16"})
 
     def test_tokens_and_pixels_in_any_results_out(self):
         codes = {"F32": "f", "F64": "d", "I64": "q"}

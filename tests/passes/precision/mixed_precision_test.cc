@@ -233,6 +233,27 @@ TEST_F(MixedPrecisionTest, WidensOnceForAllDeniedReaders) {
   })");
 }
 
+// A matmul or convolution of f32 whose result_dtype is f32, too, stays as it
+// is.
+TEST_F(MixedPrecisionTest, KeepsAskedPrecision) {
+  Expect(R"(graph g {
+    %x = data : f32[2,2]
+    %w = weight : f32[2,2]
+    %a = matmul(%x, %w) {result_dtype="f32"} : f32[2,2]
+    %b = matmul(%a, %w) : f32[2,2]
+    return %b as "b"
+  })",
+         R"(graph g {
+    %x = data : f32[2,2]
+    %w = weight : f32[2,2]
+    %cast = cast(%w) {dtype="bf16"} : bf16[2,2]
+    %a = matmul(%x, %w) {result_dtype="f32"} : f32[2,2]
+    %cast_1 = cast(%a) {dtype="bf16"} : bf16[2,2]
+    %b = matmul(%cast_1, %cast) {result_dtype="f32"} : f32[2,2]
+    return %b as "b"
+  })");
+}
+
 // Arithmetic after denied ops is denied, too. neg is not affected, as it only
 // moves values.
 TEST_F(MixedPrecisionTest, KeepsWhatFollowsADeniedOpWide) {
