@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -32,6 +33,7 @@
 #include "passes/library/candidate.h"
 #include "passes/passes.h"
 #include "passes/patterns/norm_activation.h"
+#include "passes/simplify/constant_folding.h"
 
 namespace fusor::passes {
 namespace {
@@ -52,6 +54,7 @@ class Assignment {
       : graph_(graph), context_(context) {}
 
   bool Run() {
+    SeparateNumbers();
     FindSums();
     FixState();
     std::vector<Node*> nodes;
@@ -217,6 +220,38 @@ class Assignment {
         choices.FindPrecision(problem, context_.options().precision.dtype) !=
             nullptr;
     context_.counters()["chosen_convolutions"] += chosen ? 1 : 0;
+  }
+
+  // Gives each reader its own copy of a number that is broadcast to the shape
+  // of a filter. All updates of weights of one shape share the weight decay and
+  // the learning rate, but the weights may have different layouts.
+  void SeparateNumbers() {
+    std::set<ir::Shape> filters;
+    for (const ir::Input& input : graph_.inputs()) {
+      const ir::Shape& shape = input.value->type().shape;
+      if (ir::IsState(input.role) && shape.size() == 4) filters.insert(shape);
+    }
+    std::vector<Node*> numbers;
+    for (const auto& node : graph_.nodes()) {
+      const Value& value = *node->output(0);
+      const bool broadcast = node->kind() == OpKind::kBroadcast &&
+                             node->input(0)->type().num_elements() == 1;
+      if (filters.contains(value.type().shape) &&
+          (broadcast || SplatAttribute(value).has_value())) {
+        numbers.push_back(node.get());
+      }
+    }
+    for (Node* node : numbers) {
+      const std::vector<ir::Use> uses = node->output()->uses();
+      for (size_t i = 1; i < uses.size(); ++i) {
+        ir::Builder builder(graph_, uses[i].node);
+        builder.Inherit(node->location());
+        uses[i].node->SetInput(
+            uses[i].operand,
+            builder.Add(node->kind(), node->inputs(), node->attrs())->output());
+        changed_ = true;
+      }
+    }
   }
 
   // Maps the residual add of each NormActivation, and the normalisations that

@@ -133,6 +133,43 @@ TEST(AssignLayoutTest, ALayoutReachesReadersOfReaders) {
   })");
 }
 
+// A convolution's result and a row-major tensor, of the shape of a weight, read
+// the same constant and the same broadcast. Neither is copied.
+TEST(AssignLayoutTest, ASharedNumberHasTheLayoutOfEachReader) {
+  Expect(R"(graph g {
+    %s = data : f32[]
+    %x = data : f32[1,2,3,4]
+    %u = weight : f32[1,2,4,4]
+    %v = weight : f32[2,2,1,1]
+    %half = constant() {dtype="f32", shape=[1,2,4,4], value=[0.5]} : f32[1,2,4,4]
+    %all = broadcast(%s) {dims=[], shape=[1,2,4,4]} : f32[1,2,4,4]
+    %z = conv2d(%u, %v) : f32[1,2,4,4] @"z"
+    %a = mul(%half, %z) : f32[1,2,4,4]
+    %b = add(%all, %a) : f32[1,2,4,4]
+    %y = pad(%x) {high=[0,0,1,0], interior=[0,0,0,0], low=[0,0,0,0]} : f32[1,2,4,4]
+    %e = mul(%half, %y) : f32[1,2,4,4]
+    %f = add(%all, %e) : f32[1,2,4,4]
+    return %b as "b", %f as "f"
+  })",
+         R"(graph g {
+    %s = data : f32[]
+    %x = data : f32[1,2,3,4]
+    %u = weight : f32[1,2,4,4]{acdb}
+    %v = weight : f32[2,2,1,1]
+    %half = constant() {dtype="f32", shape=[1,2,4,4], value=[0.5]} : f32[1,2,4,4]{acdb}
+    %all = broadcast(%s) {dims=[], shape=[1,2,4,4]} : f32[1,2,4,4]{acdb}
+    %z = conv2d(%u, %v) {algorithm="direct"} : f32[1,2,4,4]{acdb} @"z"
+    %a = mul(%half, %z) : f32[1,2,4,4]{acdb}
+    %b = add(%all, %a) : f32[1,2,4,4]{acdb}
+    %y = pad(%x) {high=[0,0,1,0], interior=[0,0,0,0], low=[0,0,0,0]} : f32[1,2,4,4]
+    %constant = constant() {dtype="f32", shape=[1,2,4,4], value=[0.5]} : f32[1,2,4,4]
+    %e = mul(%constant, %y) : f32[1,2,4,4]
+    %broadcast = broadcast(%s) {dims=[], shape=[1,2,4,4]} : f32[1,2,4,4]
+    %f = add(%broadcast, %e) : f32[1,2,4,4]
+    return %b as "b", %f as "f"
+  })");
+}
+
 // The convolution fixes the layout of %c after the all-reduce has one.
 TEST(AssignLayoutTest, AnAllReduceHasTheLayoutOfItsOperand) {
   Expect(R"(graph g {
