@@ -22,7 +22,7 @@ constexpr char kThree[] = R"(graph g {
     %w = weight : f32[3,2,1,1]
     %a = conv2d(%x, %u) : f32[1,2,4,4] @"a"
     %b = conv2d(%a, %v) {pad=[1,1]} : f32[1,2,4,4] @"b"
-    %c = conv2d(%b, %w) {result_dtype="f32"} : f32[1,3,4,4] @"c"
+    %c = conv2d(%b, %w) : f32[1,3,4,4] @"c"
     return %c as "c"
   })";
 
@@ -64,7 +64,7 @@ TEST_F(LibraryChoiceTest, ACandidateChangesTheLayoutOfItsLayerAlone) {
     %w = weight : f32[3,2,1,1]
     %a = conv2d(%x, %u) {algorithm="direct"} : f32[1,2,4,4] @"a"
     %b = conv2d(%a, %v) {algorithm="direct", pad=[1,1]} : f32[1,2,4,4] @"b"
-    %c = conv2d(%b, %w) {algorithm="direct", result_dtype="f32"} : f32[1,3,4,4] @"c"
+    %c = conv2d(%b, %w) {algorithm="direct"} : f32[1,3,4,4] @"c"
     return %c as "c"
   })",
                         *Run(AssignLayout));
@@ -78,7 +78,7 @@ TEST_F(LibraryChoiceTest, ACandidateChangesTheLayoutOfItsLayerAlone) {
     %copy = copy(%a) {layout="acdb"} : f32[1,2,4,4]{acdb} @"b"
     %b = conv2d(%copy, %v) {algorithm="direct", pad=[1,1]} : f32[1,2,4,4]{acdb} @"b"
     %copy_1 = copy(%b) {layout=""} : f32[1,2,4,4] @"c"
-    %c = conv2d(%copy_1, %w) {algorithm="direct", result_dtype="f32"} : f32[1,3,4,4] @"c"
+    %c = conv2d(%copy_1, %w) {algorithm="direct"} : f32[1,3,4,4] @"c"
     return %c as "c"
   })",
                         *Run(AssignLayout));
