@@ -43,8 +43,7 @@ constexpr int64_t kSmallResult = int64_t{160} << 10;
 constexpr int64_t kLargeResult = int64_t{1} << 20;
 constexpr int64_t kOneDnnRows = 64;
 
-// Blocks of f32: half a megabyte of the first operand, which stays in the
-// second level, and a panel of the second of 48 KB at most.
+// Blocks of f32: 0.3 MB of the first operand, which stays in the second level.
 constexpr int64_t kSgemmRowBlock = 192 / kSgemmRows;
 constexpr int64_t kSgemmColumnBlock = 1536 / kSgemmColumns;
 constexpr int64_t kSgemmDepthBlock = 384;
@@ -107,6 +106,22 @@ std::optional<MatmulGeometry> GeometryOf(const TensorType& a,
   return g;
 }
 
+// Divides the result into one part per thread at most, such that
+// cost(rows, columns) is least, of the panels of the largest part.
+template <typename Plan, typename Cost>
+void DivideResult(int64_t threads, const Cost& cost, Plan& plan) {
+  int64_t best = 0;
+  for (int64_t rows = 1; rows <= threads; ++rows) {
+    const int64_t columns = threads / rows;
+    const int64_t here = cost(CeilDiv(plan.row_panels(), rows),
+                              CeilDiv(plan.column_panels(), columns));
+    if (best != 0 && here > best) continue;
+    best = here;
+    plan.row_parts = rows;
+    plan.column_parts = columns;
+  }
+}
+
 // Divides the work between the threads.
 void DivideWork(AmxMatmulPlan& plan) {
   const int64_t threads = omp_get_max_threads();
@@ -117,17 +132,7 @@ void DivideWork(AmxMatmulPlan& plan) {
     plan.depth_parts = threads;
     return;
   }
-  // The division whose largest part is smallest.
-  int64_t best = 0;
-  for (int64_t rows = 1; rows <= threads; ++rows) {
-    const int64_t columns = threads / rows;
-    const int64_t panels = CeilDiv(plan.row_panels(), rows) *
-                           CeilDiv(plan.column_panels(), columns);
-    if (best != 0 && panels > best) continue;
-    best = panels;
-    plan.row_parts = rows;
-    plan.column_parts = columns;
-  }
+  DivideResult(threads, std::multiplies<int64_t>(), plan);
 }
 
 void DivideWork(SgemmPlan& plan) {
@@ -138,21 +143,14 @@ void DivideWork(SgemmPlan& plan) {
     plan.batch_parts = threads;
     return;
   }
-  // Clock cycles per step of the depth of the largest part: to multiply 32
-  // elements, and to pack one.
-  int64_t best = 0;
-  for (int64_t rows = 1; rows <= threads; ++rows) {
-    const int64_t columns = threads / rows;
-    const int64_t part_rows = CeilDiv(plan.row_panels(), rows) * kSgemmRows;
-    const int64_t part_columns =
-        CeilDiv(plan.column_panels(), columns) * kSgemmColumns;
-    const int64_t cost =
-        part_rows * part_columns / 32 + part_rows + part_columns;
-    if (best != 0 && cost > best) continue;
-    best = cost;
-    plan.row_parts = rows;
-    plan.column_parts = columns;
-  }
+  // In clock cycles per step of the depth: one multiplies 32 elements or packs
+  // one.
+  const auto cost = [](int64_t row_panels, int64_t column_panels) {
+    const int64_t rows = row_panels * kSgemmRows;
+    const int64_t columns = column_panels * kSgemmColumns;
+    return rows * columns / 32 + rows + columns;
+  };
+  DivideResult(threads, cost, plan);
 }
 
 }  // namespace

@@ -40,8 +40,8 @@ struct TorchNode {
   std::vector<TorchArgument> inputs;
   std::vector<TorchArgument> outputs;
   ir::Location location;  // module path and the user's Python line
-  // In a block of torch.autocast(enabled=False): mixed precision leaves it as
-  // it is.
+  // In a block of torch.autocast(enabled=False): its convolutions and matmuls
+  // stay f32 with mixed precision.
   bool keeps_precision = false;
 };
 

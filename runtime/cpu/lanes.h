@@ -9,9 +9,9 @@
 // Functions that others with a `target` attribute inline.
 #define FUSOR_INLINE __attribute__((always_inline)) inline
 
-// Compile a function for CPUs with AVX-512, or AVX512-BF16, too, whatever the
-// rest of the program is compiled for. Functions with intrinsics that are
-// inlined into it must have the same attribute.
+// Compile a function for CPUs with AVX-512, the second one also with
+// AVX512-BF16, whatever the rest of the program is compiled for. Functions with
+// intrinsics that are inlined into it must have the same attribute.
 #define FUSOR_AVX512 \
   __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
 #define FUSOR_AVX512_BF16 \

@@ -1,7 +1,7 @@
 // Measures matmuls of bf16 or f32 on a CPU with AMX, as planned for a target
 // with AMX and for one without: fusor's own where they are fast, and oneDNN's.
-// Those of a ViT-B/16, a Swin-T, a RegNetX-1.6GF and a ResNet-50, both variants
-// in turns. Prints medians as a Markdown table.
+// The shapes occur in ViT-B/16, Swin-T, RegNetX-1.6GF and ResNet-50. Both
+// variants run in turns. Prints medians as a Markdown table.
 
 #include <fmt/format.h>
 
