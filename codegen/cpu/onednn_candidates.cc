@@ -238,8 +238,8 @@ LibraryCandidate MakeCandidate(const std::string& name,
 bool CanBeWinograd(const Convolution& t, const Node& node,
                    const ir::Target& target) {
   return target.winograd_efficiency > 0 && t.x.dtype == ir::DType::kF32 &&
-         ir::HasWinogradGeometry(node) && t.x.shape[1] % 16 == 0 &&
-         t.y.shape[1] % 16 == 0;
+         ir::HasWinogradGeometry(node) && node.attrs().Int("groups") == 1 &&
+         t.x.shape[1] % 16 == 0 && t.y.shape[1] % 16 == 0;
 }
 
 // Returns fusor's own Winograd in f32 with AVX2 and in bf16, otherwise oneDNN's
@@ -329,11 +329,17 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
     candidates.push_back(*grouped);
   }
   add("direct", "direct", direct);
-  // Winograd's transforms can cost more time than its products save.
+  // Winograd's transforms can cost more time than its products save, as can
+  // copies if the neighbours are likely to be row-major.
   const auto winograd = AnyWinograd(t, node, target);
   if (winograd.has_value()) {
-    const bool first = !direct.has_value() ||
-                       winograd->modelled_ns <= candidates.back().modelled_ns;
+    int64_t modelled = winograd->modelled_ns;
+    if (!candidates.empty() && winograd->operands[0] == ChannelsLast() &&
+        candidates[0].operands[0].is_row_major()) {
+      modelled += ir::KernelNs(2 * (t.x.num_bytes() + t.y.num_bytes()), target);
+    }
+    const bool first =
+        !direct.has_value() || modelled <= candidates.back().modelled_ns;
     candidates.insert(first ? candidates.begin() : candidates.end(), *winograd);
   }
   const auto last = ChooseChannelsLast(t, node, "direct");

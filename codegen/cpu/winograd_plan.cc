@@ -47,7 +47,7 @@ bool AppliesInBf16(const ir::Convolution& conv, const ir::Attrs& attrs) {
       (weight == DType::kBF16 ||
        (weight == DType::kF32 && conv.kind == ConvKind::kGradWeight));
   const auto& pad = attrs.Ints("pad");
-  return HasInstructions() &&
+  return HasInstructions() && attrs.Int("groups") == 1 &&
          ir::HasWinogradGeometry(conv.weight.shape, attrs) && dtypes &&
          conv.x.shape[1] % kWinogradBlock == 0 &&
          conv.y.shape[1] % kWinogradBlock == 0 && std::max(pad[0], pad[1]) <= 2;
@@ -135,11 +135,13 @@ WinogradGeometry WinogradGeometryOf(const ir::Convolution& conv,
   const ir::Shape& in = (flipped ? conv.y : conv.x).shape;
   const ir::Shape& out = (flipped ? conv.x : conv.y).shape;
   const auto& pad = attrs.Ints("pad");
+  const int64_t groups = attrs.Int("groups");
   return {.images = in[0],
-          .in_channels = in[1],
+          .groups = groups,
+          .in_channels = in[1] / groups,
           .in_height = in[2],
           .in_width = in[3],
-          .out_channels = out[1],
+          .out_channels = out[1] / groups,
           .out_height = out[2],
           .out_width = out[3],
           .pad_height = flipped ? 2 - pad[0] : pad[0],

@@ -34,7 +34,8 @@ inline int64_t RoundUp(int64_t n, int64_t multiple) {
 // is the result's gradient, padded by 2 - pad.
 struct WinogradGeometry {
   int64_t images = 0;
-  int64_t in_channels = 0, in_height = 0, in_width = 0;
+  int64_t groups = 0;
+  int64_t in_channels = 0, in_height = 0, in_width = 0;  // channels of a group
   int64_t out_channels = 0, out_height = 0, out_width = 0;
   int64_t pad_height = 0, pad_width = 0;  // 0 to 2
 };

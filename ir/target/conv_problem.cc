@@ -45,8 +45,7 @@ bool HasWinogradGeometry(const Node& node) {
 
 bool HasWinogradGeometry(const Shape& weight, const Attrs& attrs) {
   return weight[2] == 3 && weight[3] == 3 && AreOnes(attrs.Ints("stride")) &&
-         AreOnes(attrs.Ints("dilation")) && attrs.Ints("pad").size() == 2 &&
-         attrs.Int("groups") == 1;
+         AreOnes(attrs.Ints("dilation")) && attrs.Ints("pad").size() == 2;
 }
 
 bool IsPlainConvolution(const Node& node) {

@@ -23,7 +23,7 @@ struct Convolution {
 std::optional<Convolution> ConvolutionOf(const Node& node);
 
 // True if Winograd's algorithm applies to the geometry: 3x3, stride 1, dilation
-// 1, equal padding of opposite sides, 1 group; false for library fusions.
+// 1, equal padding of opposite sides; false for library fusions.
 // `attrs` are those of a convolution op.
 bool HasWinogradGeometry(const Node& node);
 bool HasWinogradGeometry(const Shape& weight, const Attrs& attrs);

@@ -114,7 +114,10 @@ int64_t DirectNs(const Node& node, const Target& target) {
 
 int64_t WinogradNs(const Node& node, const Target& target) {
   FUSOR_ASSERT(HasWinogradGeometry(node), "{}", node.op_name());
-  const Convolution conv = *ConvolutionOf(node);
+  return WinogradNs(*ConvolutionOf(node), target);
+}
+
+int64_t WinogradNs(const Convolution& conv, const Target& target) {
   const Winograd winograd = WinogradOf(conv.x.dtype);
   const auto points = static_cast<double>(winograd.points);
   const Shape& results =

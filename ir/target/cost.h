@@ -41,9 +41,10 @@ int64_t NodeFlops(const Node& node);
 // the size of the plain ones, pass through memory. 16 bit uses F(2x2, 3x3): 16
 // multiplications per 4 results; of the transformed tensors only the weights
 // pass through memory. REQUIRES: ConvolutionOf(node) has a value, and for
-// WinogradNs HasWinogradGeometry(node).
+// WinogradNs the convolution HasWinogradGeometry.
 int64_t DirectNs(const Node& node, const Target& target);
 int64_t WinogradNs(const Node& node, const Target& target);
+int64_t WinogradNs(const Convolution& conv, const Target& target);
 
 // What a GPU library's convolution does besides NodeBytes and NodeMacs.
 struct ConvolutionExcess {

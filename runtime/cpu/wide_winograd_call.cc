@@ -99,6 +99,27 @@ FUSOR_INLINE void FilterOfPoints(Floats* u, int step) {
 
 // --- Tiles -------------------------------------------------------------------
 
+// Where a tensor's channels are. A pixel has `contiguous` of them, which are
+// all or a block of the layout.
+struct Pixels {
+  int64_t channels, contiguous, pixels;
+
+  // Returns the offset of an image's first pixel of a channel.
+  int64_t Offset(int64_t image, int64_t channel) const {
+    return (image * channels + channel / contiguous * contiguous) * pixels +
+           channel % contiguous;
+  }
+};
+
+Pixels InputOf(const WideWinogradPlan& plan) {
+  return {plan.groups * plan.in_channels, plan.in_contiguous,
+          plan.in_height * plan.in_width};
+}
+Pixels OutputOf(const WideWinogradPlan& plan) {
+  return {plan.groups * plan.out_channels, plan.out_contiguous,
+          plan.out_height * plan.out_width};
+}
+
 // A tile's image and the row and column of its first result.
 struct TileOrigin {
   int64_t image, row, column;
@@ -111,31 +132,32 @@ struct TileOrigin {
 template <int kLanes>
 using FloatsOf = typename Lanes<kLanes>::Floats;
 
-// The 6x6 transformed pixels of a block of channels, in rows of six.
-template <int kLanes>
-using Points = FloatsOf<kLanes>[kPoints];
+// The 6x6 transformed pixels of a chunk of channels, in rows of six.
+template <int kChunk>
+using Points = FloatsOf<kChunk>[kPoints];
 
-template <int kLanes>
-FUSOR_INLINE void StorePoints(const FloatsOf<kLanes> (&points)[kPoints],
+template <int kChunk>
+FUSOR_INLINE void StorePoints(const FloatsOf<kChunk> (&points)[kPoints],
                               int64_t stride, float* to) {
   for (int p = 0; p < kPoints; ++p) StoreExactly(to + p * stride, points[p]);
 }
 
 // Writes a tile's transformed input, points `stride` elements apart.
-// `x`: the first pixel of its image and block.
-template <int kLanes>
+// `x`: the first pixel of its image and chunk.
+template <int kChunk>
 FUSOR_INLINE void TransformInput(const WideWinogradPlan& plan, const float* x,
                                  const TileOrigin& tile, int64_t stride,
                                  float* to) {
   const int64_t top = tile.row - plan.pad_height;
   const int64_t left = tile.column - plan.pad_width;
-  Points<kLanes> d = {};
+  const int64_t pixel = plan.in_contiguous;
+  Points<kChunk> d = {};
   if (top >= 0 && left >= 0 && top + kSide <= plan.in_height &&
       left + kSide <= plan.in_width) {
     for (int i = 0; i < kSide; ++i) {
-      const float* row = x + ((top + i) * plan.in_width + left) * kLanes;
+      const float* row = x + ((top + i) * plan.in_width + left) * pixel;
 #pragma GCC unroll 6
-      for (int j = 0; j < kSide; ++j) Load(row + j * kLanes, d[i * kSide + j]);
+      for (int j = 0; j < kSide; ++j) Load(row + j * pixel, d[i * kSide + j]);
     }
   } else {
     for (int64_t i = 0; i < kSide; ++i) {
@@ -144,52 +166,54 @@ FUSOR_INLINE void TransformInput(const WideWinogradPlan& plan, const float* x,
         if (h < 0 || h >= plan.in_height || w < 0 || w >= plan.in_width) {
           continue;
         }
-        Load(x + (h * plan.in_width + w) * kLanes, d[i * kSide + j]);
+        Load(x + (h * plan.in_width + w) * pixel, d[i * kSide + j]);
       }
     }
   }
   for (int i = 0; i < kSide; ++i) InputPoints(d + i * kSide, 1);
   for (int j = 0; j < kSide; ++j) InputPoints(d + j, kSide);
-  StorePoints<kLanes>(d, stride, to);
+  StorePoints<kChunk>(d, stride, to);
 }
 
 // Writes the transformed gradient of a tile's results.
-template <int kLanes>
+template <int kChunk>
 FUSOR_INLINE void TransformGradient(const WideWinogradPlan& plan,
                                     const float* dy, const TileOrigin& tile,
                                     int64_t stride, float* to) {
-  Points<kLanes> m = {};
+  Points<kChunk> m = {};
   const int64_t rows = std::min(kWideTile, plan.out_height - tile.row);
   const int64_t columns = std::min(kWideTile, plan.out_width - tile.column);
   for (int64_t i = 0; i < rows; ++i) {
-    const float* row =
-        dy + ((tile.row + i) * plan.out_width + tile.column) * kLanes;
+    const float* row = dy + ((tile.row + i) * plan.out_width + tile.column) *
+                                plan.out_contiguous;
     for (int64_t j = 0; j < columns; ++j) {
-      Load(row + j * kLanes, m[i * kSide + j]);
+      Load(row + j * plan.out_contiguous, m[i * kSide + j]);
     }
   }
   for (int i = 0; i < kWideTile; ++i) PointsOfResult(m + i * kSide, 1);
   for (int j = 0; j < kSide; ++j) PointsOfResult(m + j, kSide);
-  StorePoints<kLanes>(m, stride, to);
+  StorePoints<kChunk>(m, stride, to);
 }
 
 // Stores a tile's results, given its products.
-template <int kLanes>
+template <int kChunk>
 FUSOR_INLINE void TransformOutput(const WideWinogradPlan& plan, const float* m,
                                   int64_t stride, const TileOrigin& tile,
                                   const float* bias, float* y) {
-  Points<kLanes> points;
+  Points<kChunk> points;
   for (int p = 0; p < kPoints; ++p) Load(m + p * stride, points[p]);
   for (int j = 0; j < kSide; ++j) ResultOfPoints(points + j, kSide);
   for (int i = 0; i < kWideTile; ++i) ResultOfPoints(points + i * kSide, 1);
-  FloatsOf<kLanes> shift = {};
+  FloatsOf<kChunk> shift = {};
   if (bias != nullptr) Load(bias, shift);
   const int64_t rows = std::min(kWideTile, plan.out_height - tile.row);
   const int64_t columns = std::min(kWideTile, plan.out_width - tile.column);
   for (int64_t i = 0; i < rows; ++i) {
-    float* row = y + ((tile.row + i) * plan.out_width + tile.column) * kLanes;
+    float* row = y + ((tile.row + i) * plan.out_width + tile.column) *
+                         plan.out_contiguous;
     for (int64_t j = 0; j < columns; ++j) {
-      StoreExactly(row + j * kLanes, points[i * kSide + j] + shift);
+      StoreExactly(row + j * plan.out_contiguous,
+                   points[i * kSide + j] + shift);
     }
   }
 }
@@ -283,136 +307,178 @@ FUSOR_INLINE void Multiply(Product p, int64_t vectors) {
   } while (done < steps);
 }
 
-// Returns the vectors of a group of result channels.
-int64_t VectorsOf(const WideWinogradPlan& plan, int64_t group) {
-  return std::min<int64_t>(2, plan.out_blocks() - 2 * group);
+// Returns the vectors of a panel of result channels.
+int64_t VectorsOf(const WideWinogradPlan& plan, int64_t panel) {
+  const int64_t left = plan.out_channels - panel * plan.panel_channels();
+  return std::min<int64_t>(2, CeilDiv(left, plan.lanes));
 }
 
-// Returns the elements between points of a group's weights.
-int64_t WeightStride(const WideWinogradPlan& plan, int64_t group) {
-  return plan.in_channels * VectorsOf(plan, group) * plan.lanes + kWidePad;
+// Returns the chunks of a panel.
+IndexRange ChunksOf(const WideWinogradPlan& plan, int64_t panel) {
+  const int64_t first = panel * plan.panel_chunks();
+  return {first, std::min(first + plan.panel_chunks(), plan.out_chunks())};
 }
 
-// Returns where the results' points of the group start, which is the
-// `number`th. Their layout is [points, groups, tiles, lanes of the group].
+// Returns the elements between points of a panel's weights.
+int64_t WeightStride(const WideWinogradPlan& plan, int64_t panel) {
+  return plan.in_channels * VectorsOf(plan, panel) * plan.lanes + kWidePad;
+}
+
+// Returns where the results' points of the panel start, which is the
+// `number`th. Their layout is [points, panels, tiles, lanes of the panel].
 float* ResultsOf(const WideWinogradPlan& plan, float* m, int64_t number,
                  IndexRange tiles) {
-  return m + number * plan.group_channels() * tiles.size();
+  return m + number * plan.panel_channels() * tiles.size();
 }
 
 // --- Parts of the work -------------------------------------------------------
 
-// Transforms the weights of these blocks of channels. A group's weights are
-// [points, input channels, lanes of the group]. `u`: those of the first group.
-template <int kLanes>
+struct Arguments {
+  const float* a = nullptr;  // operands
+  const float* b = nullptr;
+  const float* bias = nullptr;
+  float* result = nullptr;
+  float* workspace = nullptr;
+};
+
+// Returns the elements of a group's weights.
+int64_t WeightsOf(const WideWinogradPlan& plan) {
+  return plan.in_channels * plan.out_channels * kTaps;
+}
+
+// Transforms the weights of these chunks of a group's input channels and of
+// these panels. A panel's weights are [points, input channels, lanes of the
+// panel], 0 beyond the result channels. `weight`: the group's. `u`: those of
+// the first panel.
+template <int kChunk>
 FUSOR_INLINE void TransformWeights(const WideWinogradPlan& plan,
                                    const float* weight, IndexRange ins,
-                                   IndexRange outs, float* u) {
+                                   IndexRange panels, float* u) {
   const bool flipped = plan.kind == ConvKind::kGradInput;
-  for (int64_t pair = 0; pair < ins.size() * outs.size(); ++pair) {
-    const int64_t in = ins.begin + pair / outs.size();
-    const int64_t out = outs.begin + pair % outs.size();
-    const float* from = weight + (flipped ? in * plan.out_blocks() + out
-                                          : out * plan.in_blocks() + in) *
-                                     kTaps * kLanes * kLanes;
-    FloatsOf<kLanes> taps[kTaps]
-                         [kLanes];  // by input channel, lanes: output channels
-    for (int k = 0; k < kTaps; ++k) {
-      const float* tap = from + (flipped ? kTaps - 1 - k : k) * kLanes * kLanes;
-      alignas(64) float transposed[kLanes * kLanes];
-      if (flipped) {
-        TransposeMatrix(tap, kLanes, kLanes, kLanes, transposed, kLanes);
-        tap = transposed;
+  for (int64_t in = ins.begin; in < ins.end; ++in) {
+    for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
+      const IndexRange chunks = ChunksOf(plan, panel);
+      const int64_t lanes = VectorsOf(plan, panel) * plan.lanes;
+      const int64_t stride = WeightStride(plan, panel);
+      float* first = u + (panel - panels.begin) * plan.panel_weights() +
+                     in * kChunk * lanes;
+      for (int64_t out = chunks.begin; out < chunks.end; ++out) {
+        const float* from = weight + (flipped ? in * plan.out_chunks() + out
+                                              : out * plan.in_chunks() + in) *
+                                         kTaps * kChunk * kChunk;
+        // By input channel; lanes are output channels.
+        FloatsOf<kChunk> taps[kTaps][kChunk];
+        for (int k = 0; k < kTaps; ++k) {
+          const float* tap =
+              from + (flipped ? kTaps - 1 - k : k) * kChunk * kChunk;
+          alignas(64) float transposed[kChunk * kChunk];
+          if (flipped) {
+            TransposeMatrix(tap, kChunk, kChunk, kChunk, transposed, kChunk);
+            tap = transposed;
+          }
+          for (int i = 0; i < kChunk; ++i) Load(tap + i * kChunk, taps[k][i]);
+        }
+        float* to = first + (out - chunks.begin) * kChunk;
+        for (int i = 0; i < kChunk; ++i) {
+          Points<kChunk> g = {};
+          for (int k = 0; k < kTaps; ++k) g[k / 3 * kSide + k % 3] = taps[k][i];
+          for (int row = 0; row < 3; ++row) FilterPoints(g + row * kSide, 1);
+          for (int column = 0; column < kSide; ++column) {
+            FilterPoints(g + column, kSide);
+          }
+          StorePoints<kChunk>(g, stride, to + i * lanes);
+        }
       }
-      for (int i = 0; i < kLanes; ++i) Load(tap + i * kLanes, taps[k][i]);
-    }
-    const int64_t lanes = VectorsOf(plan, out / 2) * kLanes;
-    float* to = u + (out - outs.begin) / 2 * plan.group_weights() +
-                in * kLanes * lanes + out % 2 * kLanes;
-    for (int i = 0; i < kLanes; ++i) {
-      Points<kLanes> g = {};
-      for (int k = 0; k < kTaps; ++k) g[k / 3 * kSide + k % 3] = taps[k][i];
-      for (int row = 0; row < 3; ++row) FilterPoints(g + row * kSide, 1);
-      for (int column = 0; column < kSide; ++column) {
-        FilterPoints(g + column, kSide);
+      for (int64_t lane = chunks.size() * kChunk; lane < lanes;
+           lane += kChunk) {
+        for (int i = 0; i < kChunk; ++i) {
+          StorePoints<kChunk>({}, stride, first + i * lanes + lane);
+        }
       }
-      StorePoints<kLanes>(g, WeightStride(plan, out / 2), to + i * lanes);
     }
   }
 }
 
-// Writes the transformed input of these tiles and blocks of channels,
-// [tiles, channels of the blocks].
-template <int kLanes>
+// Writes the transformed input of these tiles and chunks of a group's channels,
+// [tiles, channels of the chunks].
+template <int kChunk>
 FUSOR_INLINE void TransformInputs(const WideWinogradPlan& plan, const float* x,
-                                  IndexRange tiles, IndexRange blocks,
-                                  float* v) {
-  const int64_t image = plan.in_height * plan.in_width * kLanes;
+                                  int64_t group, IndexRange tiles,
+                                  IndexRange chunks, float* v) {
+  const Pixels input = InputOf(plan);
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
     const TileOrigin tile(plan, t);
-    for (int64_t b = blocks.begin; b < blocks.end; ++b) {
-      TransformInput<kLanes>(
-          plan, x + (tile.image * plan.in_blocks() + b) * image, tile,
-          plan.v_stride,
-          v + (t - tiles.begin) * plan.v_row + (b - blocks.begin) * kLanes);
+    for (int64_t c = chunks.begin; c < chunks.end; ++c) {
+      const int64_t channel = group * plan.in_channels + c * kChunk;
+      TransformInput<kChunk>(
+          plan, x + input.Offset(tile.image, channel), tile, plan.v_stride,
+          v + (t - tiles.begin) * plan.v_row + (c - chunks.begin) * kChunk);
     }
   }
 }
 
-template <int kLanes>
+// Stores the results of these tiles and of a panel of a group, given their
+// products.
+template <int kChunk>
 FUSOR_INLINE void TransformOutputs(const WideWinogradPlan& plan, const float* m,
-                                   IndexRange tiles, int64_t group,
-                                   const float* bias, float* y) {
-  const int64_t image = plan.out_height * plan.out_width * kLanes;
-  const int64_t vectors = VectorsOf(plan, group);
+                                   int64_t group, IndexRange tiles,
+                                   int64_t panel, const float* bias, float* y) {
+  const Pixels output = OutputOf(plan);
+  const IndexRange chunks = ChunksOf(plan, panel);
+  const int64_t lanes = VectorsOf(plan, panel) * plan.lanes;
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
     const TileOrigin tile(plan, t);
-    for (int64_t v = 0; v < vectors; ++v) {
-      const int64_t block = 2 * group + v;
-      TransformOutput<kLanes>(
-          plan, m + ((t - tiles.begin) * vectors + v) * kLanes, plan.m_stride,
-          tile, bias == nullptr ? nullptr : bias + block * kLanes,
-          y + (tile.image * plan.out_blocks() + block) * image);
+    for (int64_t c = chunks.begin; c < chunks.end; ++c) {
+      const int64_t channel = group * plan.out_channels + c * kChunk;
+      TransformOutput<kChunk>(
+          plan, m + (t - tiles.begin) * lanes + (c - chunks.begin) * kChunk,
+          plan.m_stride, tile, bias == nullptr ? nullptr : bias + channel,
+          y + output.Offset(tile.image, channel));
     }
   }
 }
 
-// Writes the transformed gradients of these tiles: for each group of channels
-// [tiles, channels of the group].
-template <int kLanes>
+// Writes the transformed gradients of these tiles of a group: for each panel
+// [tiles, lanes of the panel], 0 beyond the result channels.
+template <int kChunk>
 FUSOR_INLINE void TransformGradients(const WideWinogradPlan& plan,
-                                     const float* dy, IndexRange tiles,
-                                     float* m) {
-  const int64_t image = plan.out_height * plan.out_width * kLanes;
+                                     const float* dy, int64_t group,
+                                     IndexRange tiles, float* m) {
+  const Pixels output = OutputOf(plan);
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
     const TileOrigin tile(plan, t);
-    for (int64_t b = 0; b < plan.out_blocks(); ++b) {
-      const int64_t group = b / 2;
-      TransformGradient<kLanes>(
-          plan, dy + (tile.image * plan.out_blocks() + b) * image, tile,
-          plan.m_stride,
-          ResultsOf(plan, m, group, tiles) +
-              ((t - tiles.begin) * VectorsOf(plan, group) + b % 2) * kLanes);
+    for (int64_t c = 0; c < plan.sum_row() / kChunk; ++c) {
+      const int64_t panel = c / plan.panel_chunks();
+      const int64_t channel = group * plan.out_channels + c * kChunk;
+      float* to = ResultsOf(plan, m, panel, tiles) +
+                  (t - tiles.begin) * VectorsOf(plan, panel) * plan.lanes +
+                  c % plan.panel_chunks() * kChunk;
+      if (c >= plan.out_chunks()) {
+        StorePoints<kChunk>({}, plan.m_stride, to);
+        continue;
+      }
+      TransformGradient<kChunk>(plan, dy + output.Offset(tile.image, channel),
+                                tile, plan.m_stride, to);
     }
   }
 }
 
-// Adds up the sums of all ranges of tiles and stores the weight's gradient for
-// these pairs of blocks.
-template <int kLanes>
+// Adds up the sums of all ranges of tiles and stores the weight's gradient of a
+// group for these pairs of chunks.
+template <int kChunk>
 FUSOR_INLINE void StoreGradients(const WideWinogradPlan& plan,
                                  const float* sums, IndexRange pairs,
                                  float* weight) {
   for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
-    const int64_t in = pair / plan.out_blocks();
-    const int64_t out = pair % plan.out_blocks();
-    for (int64_t i = 0; i < kLanes; ++i) {
-      Points<kLanes> u = {};
+    const int64_t in = pair / plan.out_chunks();
+    const int64_t out = pair % plan.out_chunks();
+    for (int64_t i = 0; i < kChunk; ++i) {
+      Points<kChunk> u = {};
       const float* from =
-          sums + (in * kLanes + i) * plan.out_channels + out * kLanes;
+          sums + (in * kChunk + i) * plan.sum_row() + out * kChunk;
       for (int64_t range = 0; range < plan.tile_parts; ++range) {
         for (int p = 0; p < kPoints; ++p) {
-          FloatsOf<kLanes> x;
+          FloatsOf<kChunk> x;
           Load(from + (range * kPoints + p) * plan.sum_stride(), x);
           u[p] += x;
         }
@@ -424,8 +490,8 @@ FUSOR_INLINE void StoreGradients(const WideWinogradPlan& plan,
       for (int k = 0; k < kTaps; ++k) {
         StoreExactly(
             weight +
-                ((out * plan.in_blocks() + in) * kTaps + k) * kLanes * kLanes +
-                i * kLanes,
+                ((out * plan.in_chunks() + in) * kTaps + k) * kChunk * kChunk +
+                i * kChunk,
             u[k / 3 * kSide + k % 3]);
       }
     }
@@ -434,31 +500,25 @@ FUSOR_INLINE void StoreGradients(const WideWinogradPlan& plan,
 
 // --- Stages ------------------------------------------------------------------
 
-struct Arguments {
-  const float* a = nullptr;  // operands
-  const float* b = nullptr;
-  const float* bias = nullptr;
-  float* result = nullptr;
-  float* workspace = nullptr;
-};
-
-// Computes the results of these tiles and groups of channels. `v`: the part's
-// own workspace.
-template <int kLanes>
+// Computes the results of these tiles and panels of a group. `weights`: the
+// group's transformed weights. `v`: the part's own workspace.
+template <int kLanes, int kChunk>
 FUSOR_INLINE void Convolve(const WideWinogradPlan& plan, const Arguments& args,
-                           IndexRange tiles, IndexRange groups, float* v) {
+                           int64_t group, IndexRange tiles, IndexRange panels,
+                           float* v) {
   float* m = v + kPoints * plan.v_stride;
   float* own = m + kPoints * plan.m_stride;
-  TransformInputs<kLanes>(plan, args.a, tiles, {0, plan.in_blocks()}, v);
-  for (int64_t first = groups.begin; first < groups.end;
-       first += plan.groups_together) {
-    const int64_t together = std::min(plan.groups_together, groups.end - first);
-    const float* weights = args.workspace + first * plan.group_weights();
+  TransformInputs<kChunk>(plan, args.a, group, tiles, {0, plan.in_chunks()}, v);
+  for (int64_t first = panels.begin; first < panels.end;
+       first += plan.panels_together) {
+    const int64_t together = std::min(plan.panels_together, panels.end - first);
+    const float* weights = own;
     if (plan.has_own_weights()) {
-      TransformWeights<kLanes>(plan, args.b, {0, plan.in_blocks()},
-                               {2 * first, 2 * first + VectorsOf(plan, first)},
-                               own);
-      weights = own;
+      TransformWeights<kChunk>(plan, args.b + group * WeightsOf(plan),
+                               {0, plan.in_chunks()}, {first, first + 1}, own);
+    } else {
+      weights = args.workspace + group * plan.group_weights() +
+                first * plan.panel_weights();
     }
     for (int64_t p = 0; p < kPoints; ++p) {
       for (int64_t i = 0; i < together; ++i) {
@@ -466,7 +526,7 @@ FUSOR_INLINE void Convolve(const WideWinogradPlan& plan, const Arguments& args,
         Multiply<kLanes>({.a = v + p * plan.v_stride,
                           .row_stride = plan.v_row,
                           .step_stride = 1,
-                          .b = weights + i * plan.group_weights() +
+                          .b = weights + i * plan.panel_weights() +
                                p * WeightStride(plan, first + i),
                           .b_stride = vectors * kLanes,
                           .c = ResultsOf(plan, m, i, tiles) + p * plan.m_stride,
@@ -477,100 +537,129 @@ FUSOR_INLINE void Convolve(const WideWinogradPlan& plan, const Arguments& args,
       }
     }
     for (int64_t i = 0; i < together; ++i) {
-      TransformOutputs<kLanes>(plan, ResultsOf(plan, m, i, tiles), tiles,
+      TransformOutputs<kChunk>(plan, ResultsOf(plan, m, i, tiles), group, tiles,
                                first + i, args.bias, args.result);
     }
   }
 }
 
 // Adds the tiles' products to `sums`, or stores them.
-template <int kLanes>
+template <int kLanes, int kChunk>
 FUSOR_INLINE void Accumulate(const WideWinogradPlan& plan,
-                             const Arguments& args, IndexRange tiles,
-                             IndexRange blocks, bool adds, float* v,
-                             float* sums) {
+                             const Arguments& args, int64_t group,
+                             IndexRange tiles, IndexRange chunks, bool adds,
+                             float* v, float* sums) {
   float* m = v + kPoints * plan.v_stride;
-  const int64_t channels = blocks.size() * kLanes;
-  TransformInputs<kLanes>(plan, args.a, tiles, blocks, v);
-  TransformGradients<kLanes>(plan, args.b, tiles, m);
+  const int64_t channels = chunks.size() * kChunk;
+  TransformInputs<kChunk>(plan, args.a, group, tiles, chunks, v);
+  TransformGradients<kChunk>(plan, args.b, group, tiles, m);
   for (int64_t p = 0; p < kPoints; ++p) {
-    float* c = sums + p * plan.sum_stride() +
-               blocks.begin * kLanes * plan.out_channels;
-    for (int64_t group = 0; group < plan.out_groups(); ++group) {
+    float* c =
+        sums + p * plan.sum_stride() + chunks.begin * kChunk * plan.sum_row();
+    for (int64_t panel = 0; panel < plan.out_panels(); ++panel) {
       Multiply<kLanes>(
           {.a = v + p * plan.v_stride,
            .row_stride = 1,
            .step_stride = plan.v_row,
-           .b = ResultsOf(plan, m, group, tiles) + p * plan.m_stride,
-           .b_stride = VectorsOf(plan, group) * kLanes,
-           .c = c + group * plan.group_channels(),
-           .c_stride = plan.out_channels,
+           .b = ResultsOf(plan, m, panel, tiles) + p * plan.m_stride,
+           .b_stride = VectorsOf(plan, panel) * kLanes,
+           .c = c + panel * plan.panel_channels(),
+           .c_stride = plan.sum_row(),
            .rows = channels,
            .steps = tiles.size(),
            .adds = adds},
-          VectorsOf(plan, group));
+          VectorsOf(plan, panel));
     }
   }
 }
 
-template <int kLanes>
-FUSOR_INLINE void RunTiles(const WideWinogradPlan& plan, const Arguments& args,
+// Transforms a part's share of the weights of all groups.
+template <int kChunk>
+FUSOR_INLINE void RunWeights(const WideWinogradPlan& plan,
+                             const Arguments& args, int64_t part) {
+  const IndexRange share =
+      Share(plan.groups * plan.in_chunks(), part, plan.parts());
+  for (int64_t i = share.begin; i < share.end; ++i) {
+    const int64_t group = i / plan.in_chunks(), in = i % plan.in_chunks();
+    TransformWeights<kChunk>(plan, args.b + group * WeightsOf(plan),
+                             {in, in + 1}, {0, plan.out_panels()},
+                             args.workspace + group * plan.group_weights());
+  }
+}
+
+// Runs a part's share of the tasks, with its panels.
+template <int kLanes, int kChunk>
+FUSOR_INLINE void RunTasks(const WideWinogradPlan& plan, const Arguments& args,
                            int64_t part) {
-  const bool gradient = plan.kind == ConvKind::kGradWeight;
+  const IndexRange tasks = Share(plan.groups * plan.tile_ranges,
+                                 part / plan.channel_parts, plan.tile_parts);
+  const IndexRange panels =
+      Share(plan.out_panels(), part % plan.channel_parts, plan.channel_parts);
+  for (int64_t task = tasks.begin; task < tasks.end; ++task) {
+    Convolve<kLanes, kChunk>(
+        plan, args, task / plan.tile_ranges,
+        Share(plan.tiles(), task % plan.tile_ranges, plan.tile_ranges), panels,
+        args.workspace + plan.shared() + part * plan.part());
+  }
+}
+
+// Adds up the products of a part's share of a group's tiles and chunks.
+template <int kLanes, int kChunk>
+FUSOR_INLINE void RunSums(const WideWinogradPlan& plan, const Arguments& args,
+                          int64_t group, int64_t part) {
   const int64_t tile_part = part / plan.channel_parts;
   const IndexRange all = Share(plan.tiles(), tile_part, plan.tile_parts);
-  // The part's blocks of input channels or groups of result channels.
-  const IndexRange channels =
-      Share(gradient ? plan.in_blocks() : plan.out_groups(),
-            part % plan.channel_parts, plan.channel_parts);
-  float* own = args.workspace + plan.shared() + part * plan.part();
+  const IndexRange chunks =
+      Share(plan.in_chunks(), part % plan.channel_parts, plan.channel_parts);
   // Runs at least once, so that a part without tiles stores zero sums.
   int64_t t = all.begin;
   do {
-    const IndexRange tiles{t, std::min(t + plan.block, all.end)};
-    if (gradient) {
-      Accumulate<kLanes>(
-          plan, args, tiles, channels, t > all.begin, own,
-          args.workspace + tile_part * kPoints * plan.sum_stride());
-    } else {
-      Convolve<kLanes>(plan, args, tiles, channels, own);
-    }
+    Accumulate<kLanes, kChunk>(
+        plan, args, group, {t, std::min(t + plan.block, all.end)}, chunks,
+        t > all.begin, args.workspace + plan.shared() + part * plan.part(),
+        args.workspace + tile_part * kPoints * plan.sum_stride());
     t += plan.block;
   } while (t < all.end);
 }
 
-enum class Stage { kWeights, kTiles, kGradients };
+enum class Stage { kWeights, kTasks, kSums, kGradients };
 
-template <int kLanes>
+// `group`: of the last two stages.
+template <int kLanes, int kChunk>
 FUSOR_INLINE void RunStage(const WideWinogradPlan& plan, const Arguments& args,
-                           Stage stage, int64_t part) {
+                           Stage stage, int64_t group, int64_t part) {
   switch (stage) {
     case Stage::kWeights:
-      TransformWeights<kLanes>(plan, args.b,
-                               Share(plan.in_blocks(), part, plan.parts()),
-                               {0, plan.out_blocks()}, args.workspace);
+      RunWeights<kChunk>(plan, args, part);
       break;
-    case Stage::kTiles:
-      RunTiles<kLanes>(plan, args, part);
+    case Stage::kTasks:
+      RunTasks<kLanes, kChunk>(plan, args, part);
+      break;
+    case Stage::kSums:
+      RunSums<kLanes, kChunk>(plan, args, group, part);
       break;
     case Stage::kGradients:
-      StoreGradients<kLanes>(
+      StoreGradients<kChunk>(
           plan, args.workspace,
-          Share(plan.in_blocks() * plan.out_blocks(), part, plan.parts()),
-          args.result);
+          Share(plan.in_chunks() * plan.out_chunks(), part, plan.parts()),
+          args.result + group * WeightsOf(plan));
       break;
   }
 }
 
 FUSOR_AVX512 void RunStageAvx512(const WideWinogradPlan& plan,
                                  const Arguments& args, Stage stage,
-                                 int64_t part) {
-  RunStage<16>(plan, args, stage, part);
+                                 int64_t group, int64_t part) {
+  if (plan.chunk == 16) {
+    RunStage<16, 16>(plan, args, stage, group, part);
+  } else {
+    RunStage<16, 8>(plan, args, stage, group, part);
+  }
 }
 __attribute__((target("avx2,fma"))) void RunStageAvx2(
     const WideWinogradPlan& plan, const Arguments& args, Stage stage,
-    int64_t part) {
-  RunStage<8>(plan, args, stage, part);
+    int64_t group, int64_t part) {
+  RunStage<8, 8>(plan, args, stage, group, part);
 }
 
 // args: operands, result, workspace.
@@ -590,21 +679,26 @@ class WideWinogradExecutable final : public CpuExecutable {
         .bias = plan_.bias ? static_cast<const float*>(args[2]) : nullptr,
         .result = static_cast<float*>(rest[0]),
         .workspace = static_cast<float*>(rest[1])};
-    const auto run = [&](Stage stage) {
+    const auto run = [&](Stage stage, int64_t group) {
       ForParts(plan_.parts(), [&](int64_t part) {
-        run_stage_(plan_, arguments, stage, part);
+        run_stage_(plan_, arguments, stage, group, part);
       });
     };
-    const bool gradient = plan_.kind == ConvKind::kGradWeight;
-    if (!gradient && !plan_.has_own_weights()) run(Stage::kWeights);
-    run(Stage::kTiles);
-    if (gradient) run(Stage::kGradients);
+    if (plan_.kind == ConvKind::kGradWeight) {
+      for (int64_t group = 0; group < plan_.groups; ++group) {
+        run(Stage::kSums, group);
+        run(Stage::kGradients, group);
+      }
+      return;
+    }
+    if (!plan_.has_own_weights()) run(Stage::kWeights, 0);
+    run(Stage::kTasks, 0);
   }
 
  private:
   const WideWinogradPlan plan_;
   void (*const run_stage_)(const WideWinogradPlan& plan, const Arguments& args,
-                           Stage stage, int64_t part);
+                           Stage stage, int64_t group, int64_t part);
 };
 
 }  // namespace

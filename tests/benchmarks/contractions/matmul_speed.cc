@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -14,6 +13,7 @@
 
 #include "ir/support/statistics.h"
 #include "runtime/backend/backend_loader.h"
+#include "tests/benchmarks/contractions/timed_call.h"
 
 namespace {
 
@@ -93,10 +93,12 @@ class Bench {
         stream_(device_->CreateStream()) {}
 
   void Measure(const Shape& shape, int rounds) {
-    Program planned = Load(*amx_, shape), onednn = Load(*onednn_, shape);
+    const codegen::LibraryCall call = CallOf(shape, dtype_);
+    const TimedCall planned(call, *amx_, *device_, *stream_);
+    const TimedCall onednn(call, *onednn_, *device_, *stream_);
     std::vector<double> a, b, ratios;
     for (int round = -1; round < rounds; ++round) {
-      const double x = Run(onednn), y = Run(planned);
+      const double x = onednn.Run(), y = planned.Run();
       if (round < 0) continue;  // warms up
       a.push_back(x);
       b.push_back(y);
@@ -110,51 +112,11 @@ class Bench {
         "{:.2f} | {} |\n",
         shape.name, shape.batch, shape.m, shape.k, shape.n, 1e3 * Median(a),
         gflop / Median(a), 1e3 * Median(b), gflop / Median(b), Median(ratios),
-        planned.implementation);
+        planned.implementation());
     std::fflush(stdout);
   }
 
  private:
-  struct Program {
-    std::unique_ptr<runtime::Executable> executable;
-    std::vector<std::unique_ptr<runtime::Memory>> memories;
-    std::vector<void*> args;
-    std::string implementation;
-  };
-
-  Program Load(codegen::TargetCompiler& compiler, const Shape& shape) {
-    codegen::LibraryCall call = CallOf(shape, dtype_);
-    compiler.PrepareCall(call);
-    Program program;
-    program.implementation = call.implementation;
-    program.executable = device_->LoadCall(call);
-    const auto allocate = [&](int64_t bytes) {
-      program.memories.push_back(device_->Allocate(bytes));
-      program.args.push_back(program.memories.back()->data());
-    };
-    for (const ir::TensorType& type : call.operands) {
-      allocate(type.num_bytes());
-      // Numbers of like exponents, of bf16 or as halves of f32.
-      auto* data = static_cast<uint16_t*>(program.args.back());
-      for (int64_t i = 0; i < type.num_bytes() / 2; ++i) {
-        data[i] = static_cast<uint16_t>(0x3f80 + i * 7 % 128);
-      }
-    }
-    allocate(call.results[0].num_bytes());
-    if (call.workspace_bytes > 0) allocate(call.workspace_bytes);
-    return program;
-  }
-
-  double Run(const Program& program) {
-    const auto start = std::chrono::steady_clock::now();
-    stream_->Launch(*program.executable, program.args.data(),
-                    program.args.size());
-    stream_->Synchronize();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() -
-                                         start)
-        .count();
-  }
-
   const ir::DType dtype_;
   runtime::Backend& backend_;
   std::unique_ptr<codegen::TargetCompiler> amx_, onednn_;

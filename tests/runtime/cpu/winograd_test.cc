@@ -8,6 +8,7 @@
 
 #include "ir/op.h"
 #include "ir/support/error.h"
+#include "ir/target/conv_problem.h"
 #include "tests/runtime/cpu/cpu_fixture.h"
 #include "tests/runtime/cpu/one_node.h"
 #include "tests/testing/numeric.h"
@@ -220,23 +221,30 @@ class WideWinogradTest : public ::testing::TestWithParam<int> {
     return GetParam() == 16 ? "fusor_wino_4x3:avx512" : "fusor_wino_4x3:avx2";
   }
 
-  // Returns the convolutions that have an implementation, with channels for
-  // vectors of eight lanes multiplied for wider ones.
-  static std::vector<std::unique_ptr<OneNode>> NodesOf(ConvCase c) {
-    c.c *= GetParam() / 8;
-    c.o *= GetParam() / 8;
+  // Returns the convolutions that have an implementation.
+  static std::vector<std::unique_ptr<OneNode>> NodesOf(const ConvCase& c) {
     auto nodes = ConvNodes(c, DType::kF32);
-    std::erase_if(nodes, [](const auto& one) {
-      return GetParam() == 16 &&
+    std::erase_if(nodes, [&](const auto& one) {
+      return GetParam() == 16 && c.groups == 1 && c.c % 16 == 0 &&
+             c.o % 16 == 0 &&
              one->node->kind() == ir::OpKind::kConv2dGradWeight;
     });
     return nodes;
   }
 
   static LibraryCall CallOf(const OneNode& one) {
-    const bool wide = GetParam() == 16;
-    const ir::Layout activation = ir::ParseLayout(wide ? "aBcd16b" : "aBcd8b");
-    const ir::Layout weight = ir::ParseLayout(wide ? "ABcd16b16a" : "ABcd8b8a");
+    const ir::Convolution conv = *ir::ConvolutionOf(*one.node);
+    const int64_t lanes = GetParam();
+    const int64_t in = conv.weight.shape[1];
+    const int64_t out = conv.weight.shape[0] / one.node->attrs().Int("groups");
+    const bool blocked =
+        conv.x.shape[1] % lanes == 0 && conv.y.shape[1] % lanes == 0;
+    const int64_t chunk = in % lanes == 0 && out % lanes == 0 ? lanes : 8;
+    const ir::Layout activation = ir::ParseLayout(!blocked      ? "acdb"
+                                                  : lanes == 16 ? "aBcd16b"
+                                                                : "aBcd8b");
+    const ir::Layout weight =
+        ir::ParseLayout(chunk == 16 ? "ABcd16b16a" : "ABcd8b8a");
     if (one.node->kind() == ir::OpKind::kConv2dGradWeight) {
       return one.Call({activation, activation}, {weight}, "winograd");
     }
@@ -256,20 +264,34 @@ class WideWinogradTest : public ::testing::TestWithParam<int> {
   }
 };
 
-// Partial tiles and groups, odd numbers of blocks, every padding, fewer tiles
+// Partial tiles and panels, odd numbers of blocks, every padding, fewer tiles
 // than threads, and enough channels to divide them among threads.
 const ConvCase kWideCases[] = {
-    {2, 16, 16, 8, 3, 1, 1, 1, 1},
-    {1, 24, 40, 7, 3, 1, 1, 1, 1, true},
-    {3, 32, 56, 6, 3, 1, 0, 1, 1, true},
-    {1, 8, 24, 5, 3, 1, 2, 1, 1},
-    {8, 16, 24, 17, 3, 1, 1, 1, 1},
-    {1, 16, 16, 1, 3, 1, 1, 1, 1, true},
-    {2, 16, 64, 3, 3, 1, 0, 1, 1},
-    {1, 256, 136, 4, 3, 1, 1, 1, 1},
-    {2, 136, 256, 9, 3, 1, 1, 1, 1, true},
-    {1, 32, 32, 5, 3, 1, 0, 1, 1, true, false, 12, 2},
-    {4, 16, 16, 40, 3, 1, 1, 1, 1, false, false, 3, 1},
+    {2, 32, 32, 8, 3, 1, 1, 1, 1},
+    {1, 48, 80, 7, 3, 1, 1, 1, 1, true},
+    {3, 64, 112, 6, 3, 1, 0, 1, 1, true},
+    {1, 16, 48, 5, 3, 1, 2, 1, 1},
+    {8, 32, 48, 17, 3, 1, 1, 1, 1},
+    {1, 32, 32, 1, 3, 1, 1, 1, 1, true},
+    {2, 32, 128, 3, 3, 1, 0, 1, 1},
+    {1, 512, 272, 4, 3, 1, 1, 1, 1},
+    {2, 272, 512, 9, 3, 1, 1, 1, 1, true},
+    {1, 64, 64, 5, 3, 1, 0, 1, 1, true, false, 12, 2},
+    {4, 32, 32, 40, 3, 1, 1, 1, 1, false, false, 3, 1},
+    // Multiples of 8 channels.
+    {2, 24, 40, 9, 3, 1, 1, 1, 1, true},
+    {1, 8, 32, 18, 3, 1, 2, 1, 1},
+    // Groups at multiples of 16 channels and of 8, with channels last if their
+    // number is no multiple of 16; few and many tiles and groups.
+    {2, 64, 64, 9, 3, 1, 1, 1, 4},
+    {1, 48, 96, 7, 3, 1, 1, 1, 2},
+    {3, 72, 120, 6, 3, 1, 0, 1, 3, true},
+    {1, 32, 32, 20, 3, 1, 1, 1, 4},
+    {2, 128, 128, 5, 3, 1, 2, 1, 8, true},
+    {8, 48, 48, 33, 3, 1, 1, 1, 3, true},
+    {1, 240, 240, 7, 3, 1, 1, 1, 2, true},
+    {1, 56, 56, 4, 3, 1, 1, 1, 7},
+    {5, 24, 48, 21, 3, 1, 1, 1, 3, true},
 };
 
 // The transforms increase the error of a direct convolution several times.
@@ -340,7 +362,8 @@ TEST_P(WideWinogradTest, IsNotPlannedElsewhere) {
   for (const ConvCase& c : {ConvCase{1, 12, 16, 8, 3, 1, 1, 1, 1},
                             ConvCase{1, 16, 16, 8, 3, 1, 3, 1, 1},
                             ConvCase{1, 16, 16, 8, 3, 2, 1, 1, 1},
-                            ConvCase{1, 32, 32, 8, 3, 1, 1, 1, 2},
+                            ConvCase{1, 32, 32, 8, 3, 1, 1, 1, 8},
+                            ConvCase{1, 72, 48, 8, 3, 1, 1, 1, 4},
                             ConvCase{1, 16, 16, 8, 5, 1, 1, 1, 1}}) {
     for (const auto& one : NodesOf(c)) {
       for (const ir::LibraryCandidate& candidate :
@@ -348,6 +371,17 @@ TEST_P(WideWinogradTest, IsNotPlannedElsewhere) {
         EXPECT_NE(candidate.implementation, Implementation());
       }
     }
+  }
+}
+
+TEST_P(WideWinogradTest, GroupsOfManyChannelsComeFirst) {
+  const codegen::TargetCompiler& compiler = Cpu::Get().compiler();
+  if (compiler.target().channel_block() != GetParam()) {
+    GTEST_SKIP() << "blocks of other vectors";
+  }
+  for (const auto& one : NodesOf({8, 256, 256, 28, 3, 1, 1, 1, 2})) {
+    EXPECT_EQ(compiler.Candidates(*one->node)[0].implementation,
+              Implementation());
   }
 }
 
