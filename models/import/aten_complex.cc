@@ -139,6 +139,14 @@ Values ConvertComplex(AtenCall& call) {
 }
 
 // Accepts real numbers, too.
+// Pads with zeros or elements.
+Values PadParts(AtenCall& call) {
+  if (call.Has("value") && call.Number("value") != 0) {
+    call.Throw("value: expected 0 for complex numbers");
+  }
+  return PartByPart(call);
+}
+
 Values RealPart(AtenCall& call) { return {Read(call, "self").re}; }
 Values ImaginaryPart(AtenCall& call) { return {ReadComplex(call, "self").im}; }
 
@@ -403,6 +411,7 @@ constexpr AtenOp kOps[] = {
     {"conj.default", Conjugate},
     {"conj_physical.default", Conjugate},
     {"contiguous.default", SamePairs},
+    {"constant_pad_nd.default", PadParts},
     {"detach.default", PartByPart},
     {"div.Tensor", QuotientOfParts},
     {"einsum.default", ProductOfParts},
@@ -429,6 +438,7 @@ constexpr AtenOp kOps[] = {
     {"fft_rfft.default", FourierOf<1, Fourier::kToHalf, false>},
     {"fft_rfftn.default", FourierOf<0, Fourier::kToHalf, false>},
     {"flatten.using_ints", PartByPart},
+    {"flip.default", PartByPart},
     {"imag.default", ImaginaryPart},
     {"index_select.default", PartByPart},
     {"istft.default", InverseShortTransforms},
@@ -439,8 +449,10 @@ constexpr AtenOp kOps[] = {
     {"movedim.int", PartByPart},
     {"mT.default", PartByPart},
     {"mul.Tensor", ProductOfParts},
+    {"narrow.default", PartByPart},
     {"neg.default", PartByPart},
     {"numpy_T.default", PartByPart},
+    {"pad.default", PadParts},
     {"permute.default", PartByPart},
     {"polar.default", FromPolar},
     {"real.default", RealPart},
@@ -451,8 +463,10 @@ constexpr AtenOp kOps[] = {
     {"select.int", PartByPart},
     {"slice.Tensor", PartByPart},
     {"split.Tensor", PartByPart},
+    {"split_with_sizes.default", PartByPart},
     {"squeeze.default", PartByPart},
     {"squeeze.dim", PartByPart},
+    {"squeeze.dims", PartByPart},
     {"stack.default", PartByPart},
     {"stft.default", ShortTransforms},
     {"sub.Tensor", SumOfParts},

@@ -232,7 +232,16 @@ Values Matmul(AtenCall& call) {
 }
 constexpr char kOther[] = "other";
 
-// q [..,L,E], k [..,S,E], v [..,S,V] -> [..,L,V].
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+// Returns whether any element along a dimension is true; keeps the dimension.
+Value* AnyAlong(Builder& b, Value* x, int64_t dim) {
+  return b.Compare(
+      "gt", b.ReduceMax(b.Cast(x, DType::kF32), {dim}, /*keepdim=*/true), 0.0);
+}
+
+// q [..,L,E], k [..,S,E], v [..,S,V] -> [..,L,V]. Queries whose keys are all
+// masked have results of 0.
 Values Attention(AtenCall& call) {
   Builder& b = call.b();
   Value* q = call.Tensor("query");
@@ -260,8 +269,7 @@ Values Attention(AtenCall& call) {
   const double scale = call.Number("scale", 1 / std::sqrt(width));
   Value* scores = b.Matmul(b.Times(q, scale), k, false, /*transpose_b=*/true);
   const auto masked = [&](Value* keep) {
-    const double none = -std::numeric_limits<double>::infinity();
-    return b.Select(keep, scores, b.ScalarLike(scores, none));
+    return b.Select(keep, scores, b.ScalarLike(scores, kMinusInfinity));
   };
   if (call.Bool("is_causal", false)) {
     const Shape& s = ShapeOf(scores);
@@ -269,13 +277,31 @@ Values Attention(AtenCall& call) {
     scores = masked(b.Compare("ge", b.Iota(DType::kI32, square, 0),
                               b.Iota(DType::kI32, square, 1)));
   }
+  Value* any = nullptr;  // whether a query has a key, [..,L,1]
   if (Value* mask = call.OptionalTensor("attn_mask"); mask != nullptr) {
-    scores = mask->type().dtype == DType::kBool ? masked(mask)
-                                                : b.Plus(scores, mask);
+    const bool is_float = ir::IsFloat(mask->type().dtype);
+    any = AnyAlong(b, is_float ? b.Compare("ne", mask, kMinusInfinity) : mask,
+                   RankOf(mask) - 1);
+    // Without this, weights of queries that have none would be NaN.
+    scores = is_float
+                 ? b.Plus(scores, b.Select(any, mask, b.ScalarLike(mask, 0)))
+                 : masked(b.Or(mask, b.Not(any)));
   }
   Value* weights = b.Softmax(scores);
   weights = call.layers().Dropout(weights, call.Number("dropout_p", 0));
-  return {b.Matmul(weights, v)};
+  Value* y = b.Matmul(weights, v);
+  return {any == nullptr ? y : b.Select(any, y, b.ScalarLike(y, 0))};
+}
+
+// A softmax that is 0 where all elements are minus infinity.
+Values SafeSoftmax(AtenCall& call) {
+  Builder& b = call.b();
+  Value* x = FloatSelf(call);
+  x = b.Cast(x, call.DType(x->type().dtype));
+  const int64_t dim = DimArgument(call, x, "dim");
+  Value* any = AnyAlong(b, b.Compare("ne", x, kMinusInfinity), dim);
+  Value* zero = b.ScalarLike(x, 0);
+  return {b.Select(any, b.Softmax(b.Select(any, x, zero), dim), zero)};
 }
 
 // --- Einsum ------------------------------------------------------------------
@@ -591,6 +617,7 @@ constexpr AtenOp kLayersOps[] = {
     {"mean.default", Reduction<&Builder::ReduceMean>},
     {"mean.dim", Reduction<&Builder::ReduceMean>},
     {"min.default", Reduction<&Builder::ReduceMin>},
+    {"_safe_softmax.default", SafeSoftmax},
     {"softmax.int", Normalized<&Builder::Softmax>},
     {"_softmax.default", Normalized<&Builder::Softmax>},
     {"std.correction", Deviation},

@@ -103,6 +103,42 @@ Values FractionalMaxPool(AtenCall& call) {
   });
 }
 
+// Puts the elements of each channel at their positions in an image of zeros.
+// Only elements of overlapping windows have the same position; these are equal.
+template <int rank>
+Values MaxUnpool(AtenCall& call) {
+  Builder& b = call.b();
+  const Shape size = PoolExtents(call, "output_size", rank, {});
+  if (rank == 3) {  // not needed
+    PoolExtents(call, "stride", rank, {});
+    PoolExtents(call, "padding", rank, {});
+  }
+  Value* x = call.Tensor("self");
+  Value* index = call.Tensor("indices");
+  if (RankOf(x) < rank + 1 || ShapeOf(index) != ShapeOf(x)) {
+    call.Throw(
+        fmt::format("self {} and indices {}: expected one shape, "
+                    "[N,C,image] or [C,image]",
+                    ToString(x->type()), ToString(index->type())));
+  }
+  Shape shape(ShapeOf(x).begin(), ShapeOf(x).end() - rank);
+  const int64_t channels = ir::NumElements(shape);
+  shape.insert(shape.end(), size.begin(), size.end());
+  const int64_t pixels = ir::NumElements(size);
+  const Shape rows{channels, x->type().num_elements() / channels};
+  index = b.Reshape(index, rows);
+  Value* elements = b.Reshape(x, rows);
+  const auto add = [&](Value* of) {
+    return b.ScatterAdd(of, {index}, {channels, pixels}, {0, -1});
+  };
+  Value* counts = add(b.Constant(x->type().dtype, rows, {1}));
+  Value* y = b.Divide(add(elements), b.Maximum(counts, 1.0));
+  y = b.CustomGradient(y, {elements}, [&](Value* dy) {
+    return Values{b.TakeAlong(dy, index, 1)};
+  });
+  return {b.Reshape(y, shape)};
+}
+
 constexpr AtenOp kPoolsOps[] = {
     {"adaptive_avg_pool1d.default", AdaptiveAvgPool<1>},
     {"adaptive_avg_pool2d.default", AdaptiveAvgPool<2>},
@@ -121,6 +157,8 @@ constexpr AtenOp kPoolsOps[] = {
     {"max_pool2d_with_indices.default", MaxPool<2, true>},
     {"max_pool3d.default", MaxPool<3, false>},
     {"max_pool3d_with_indices.default", MaxPool<3, true>},
+    {"max_unpool2d.default", MaxUnpool<2>},
+    {"max_unpool3d.default", MaxUnpool<3>},
 };
 
 }  // namespace

@@ -434,25 +434,36 @@ Values PadByElements(AtenCall& call, const std::string& mode) {
   for (size_t i = 0; i < pad.size() / 2; ++i) {
     const size_t dim = ShapeOf(x).size() - 1 - i;
     const int64_t extent = ShapeOf(x)[dim];
-    const int64_t low = pad[2 * i];
-    const int64_t high = pad[2 * i + 1];
+    // Clamped, so that sums do not overflow: either limit is refused below.
+    const auto padding = [&](size_t at) {
+      return std::clamp(pad[at], -ir::kMaxElements - 1, ir::kMaxElements + 1);
+    };
+    const int64_t low = padding(2 * i), high = padding(2 * i + 1);
+    // Negative padding crops. What is left repeats.
+    const int64_t first = std::max<int64_t>(-low, 0);
+    const int64_t left = extent - first + std::min<int64_t>(high, 0);
     const int64_t most = mode == "reflect"    ? extent - 1
-                         : mode == "circular" ? extent
+                         : mode == "circular" ? left
                                               : ir::kMaxElements;
-    if (low < 0 || high < 0 || std::max(low, high) > most) {
+    const int64_t least = mode == "replicate" ? -ir::kMaxElements : 1 - extent;
+    if (std::max(low, high) > most || std::min(low, high) < least ||
+        low + extent + high < 1) {
       call.Throw(fmt::format("pad {} and {} of an extent of {} by mode {}", low,
                              high, extent, mode));
     }
     if (low == 0 && high == 0) continue;
     x = Rearranged(call, x, dim, low + extent + high, [&](int64_t to) {
       const int64_t at = to - low;
-      if (mode == "circular") return (at + extent) % extent;
+      if (mode == "circular") {
+        return first + ((at - first) % left + left) % left;
+      }
       if (mode == "replicate") return std::clamp<int64_t>(at, 0, extent - 1);
       return at < 0 ? -at : at >= extent ? 2 * (extent - 1) - at : at;
     });
   }
   return {x};
 }
+
 Values ReflectionPad(AtenCall& call) { return PadByElements(call, "reflect"); }
 Values ReplicationPad(AtenCall& call) {
   return PadByElements(call, "replicate");

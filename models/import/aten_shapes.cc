@@ -467,12 +467,12 @@ Values Stack(AtenCall& call) {
 // Pairs of low and high padding, last dimension first. Negative ones crop.
 Values Pad(AtenCall& call) {
   Value* x = call.Tensor("self");
+  const double value = call.Number("value", 0);
   if (const std::string mode = call.Text("mode", "constant");
       mode != "constant") {
     return AtenPadByElements(call, mode);
   }
   const std::vector<int64_t> pad = call.Ints("pad");
-  const double value = call.Number("value", 0);
   const auto rank = static_cast<size_t>(RankOf(x));
   const bool small = std::all_of(pad.begin(), pad.end(), [](int64_t extent) {
     return -ir::kMaxElements <= extent && extent <= ir::kMaxElements;

@@ -393,7 +393,9 @@ class Spectra(nn.Module):
                 real(torch.einsum("bijc,dc->bijd", y, pairs)),
                 real(torch.cat([first, -second.conj()], 2).permute(0, 2, 1, 3)),
                 real(torch.stack([y, x.to(y.dtype)])[1, :, 1:].flatten(1)),
-                real(torch.complex(x, x * x) @ pairs.transpose(0, 1)))
+                real(torch.complex(x, x * x) @ pairs.transpose(0, 1)),
+                *(real(part) for part in F.pad(y, (1, 2)).split([2, 3], -1)),
+                real(y.flip(1).narrow(2, 1, 2)[:, :1].squeeze((1,))))
 
 
 def spectra_inputs(generator):
@@ -431,7 +433,8 @@ class Scattered(nn.Module):
 
 class Contracted(nn.Module):
     """Sums of products in all forms of einsum, attention whose heads share keys
-    and values, dimensions of scalars, and writes to ranges with a step."""
+    and values and with masks, dimensions of scalars, and writes to ranges with
+    a step."""
 
     def forward(self, x, y):
         m = y[0]
@@ -445,6 +448,13 @@ class Contracted(nn.Module):
         heads = x.reshape(2, 1, 4, 3).expand(2, 2, 4, 3)
         shared = F.scaled_dot_product_attention(
             heads.repeat(1, 2, 1, 1), heads, heads * 0.5, enable_gqa=True)
+        # The second query has no key.
+        kept = torch.tensor([[True, False, True, True], [False] * 4,
+                             [True] * 4, [False, True, False, False]])
+        bias = torch.where(kept, m[0], -float("inf"))
+        masked = [F.scaled_dot_product_attention(heads, heads, heads, mask)
+                  for mask in (kept, bias)]
+        masked.append(torch.ops.aten._safe_softmax(bias, -1))
         scalar = x.mean()
         scalars = [scalar.cumsum(0), scalar.softmax(-1), scalar.sum(0, keepdim=True),
                    scalar.max(0).values, scalar.index_select(0, torch.tensor([0])),
@@ -452,7 +462,7 @@ class Contracted(nn.Module):
         written = x.clone()
         written[:, ::2] = x[:, :2] * 3
         filled = x.index_fill(1, torch.tensor([2]), scalar)
-        return (*products, shared, *scalars, written, filled,
+        return (*products, shared, *masked, *scalars, written, filled,
                 torch.rsub(x, scalar, alpha=2))
 
 
@@ -602,6 +612,13 @@ class Pooling(nn.Module):
             *F.adaptive_max_pool2d(image, (2, 3), return_indices=True),
             *F.fractional_max_pool2d(image, 2, (2, 3), return_indices=True,
                                      _random_samples=self.samples)]
+        pooled = F.max_pool2d(image, 2, 1, return_indices=True)
+        images.append(F.max_unpool2d(*pooled, 2, 1))
+        pooled = F.max_pool3d(y[0], 2, return_indices=True)
+        volumes.append(F.max_unpool3d(*pooled, 2, output_size=y[0].shape[1:]))
+        images += [F.pad(image, (1, 2, 0, -1), mode="replicate"),
+                   F.pad(image[0], (1, 1), mode="reflect", value=0.0),
+                   F.pad(image, (2, -1, 0, 0), mode="circular")]
         line = self.mix(image[0, :, 0])
         lines = [
             self.stretch(line),
