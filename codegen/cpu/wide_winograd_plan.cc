@@ -73,8 +73,8 @@ bool AppliesInF32(const Convolution& conv, const ir::Attrs& attrs,
          out % kLeastChunk == 0 && std::max(pad[0], pad[1]) <= 2;
 }
 
-// Returns whether a task has all tiles of its group: transforming the weights
-// and loading them takes most of the time.
+// Returns whether there are so few tiles that most of the time goes into
+// transforming the weights and loading them.
 bool HasFewTiles(const WideWinogradPlan& plan) { return plan.tiles() <= 64; }
 
 // Returns how many parts have channels of their own. Parts with the same tiles

@@ -35,13 +35,14 @@ inline constexpr int64_t kWidePad = 16;
 // multiplied together. The last panel may have one vector, and its last vector
 // may exceed the channels.
 //
-// Forward and data gradient: each task is a range of a group's tiles. The
-// workspace holds the transformed weights, then for each part of the work the
-// transformed input and the products of a task, and the part's own weights of a
-// panel if a task has all tiles of its group. Weight gradient: groups run one
-// after the other. The workspace holds the sums of each range of tiles, then
-// for each part the transformed tiles of a block. Each part has a range of
-// tiles and of channels: of the input.
+// Forward and data gradient: a task is a range of a group's tiles. Each part of
+// the work, one per thread, has a share of the tasks and a range of panels. The
+// workspace holds the transformed weights, then for each part the transformed
+// input and the products of a task, and the part's own weights of a panel if a
+// task has all tiles of its group. Weight gradient: groups run one after the
+// other. Each part has a range of tiles and of input channels. The workspace
+// holds the sums of each range of tiles, then for each part the transformed
+// tiles of a block.
 struct WideWinogradPlan : WinogradGeometry {
   ir::ConvKind kind{};
   int64_t lanes = 0;  // of a vector: 8 or 16

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Computes gradients of models of the packages transformers and timm.
+"""Computes gradients of models of packages for PyTorch.
 
     python package_models.py --fusor build/bin/fusor --out OUT.json [MODEL ...]
 
 The models are small: those of transformers have two layers of 32 features,
-those of timm are the smallest of their families. Each is exported, run by
+those of timm are the smallest of their families, and small_models.py has those
+of other packages. Each is exported, run by
 `fusor exec`, and its first result and all gradients are compared with PyTorch's
 in fp64, or in fp32 if an operator has no fp64. A model passes if its error is at
 most 20 times PyTorch's own in fp32, or 1e-4, for one of three seeds: a single
@@ -24,6 +25,7 @@ import warnings
 import torch
 
 import pytorch_models
+import small_models
 
 FACTOR, SMALL = 20, 1e-4
 SEEDS = 3
@@ -287,8 +289,19 @@ def make_timm(name):
             {"x": torch.randn(BATCH, 3, side, side)})
 
 
+def make_small(name):
+    model, inputs = small_models.make(name)
+    model = without_randomness(model)
+    if isinstance(inputs, dict):
+        return FirstResult(model, list(inputs)), inputs
+    return (FirstResult(model, []),
+            {f"input{i}": tensor for i, tensor in enumerate(inputs)})
+
+
 def make(name):
     """Returns the model and its inputs by name."""
+    if name in small_models.NAMES:
+        return make_small(name)
     for kind, models in TRANSFORMERS.items():
         if name in models:
             return make_transformer(kind, name)
@@ -379,7 +392,7 @@ def main():
     results = json.loads(args.out.read_text()) if args.out.exists() else {}
     for name in args.names or [
             *(name for models in TRANSFORMERS.values() for name in models),
-            *TIMM]:
+            *TIMM, *small_models.NAMES]:
         # A separate process returns its memory.
         done = subprocess.run(
             [sys.executable, __file__, "--fusor", args.fusor, "--out", args.out,
