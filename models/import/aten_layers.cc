@@ -288,9 +288,11 @@ Values Attention(AtenCall& call) {
                  : masked(b.Or(mask, b.Not(any)));
   }
   Value* weights = b.Softmax(scores);
+  if (any != nullptr) {
+    weights = b.Select(any, weights, b.ScalarLike(weights, 0));
+  }
   weights = call.layers().Dropout(weights, call.Number("dropout_p", 0));
-  Value* y = b.Matmul(weights, v);
-  return {any == nullptr ? y : b.Select(any, y, b.ScalarLike(y, 0))};
+  return {b.Matmul(weights, v)};
 }
 
 // A softmax that is 0 where all elements are minus infinity.
