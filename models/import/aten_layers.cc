@@ -240,6 +240,16 @@ Value* AnyAlong(Builder& b, Value* x, int64_t dim) {
       "gt", b.ReduceMax(b.Cast(x, DType::kF32), {dim}, /*keepdim=*/true), 0.0);
 }
 
+// Returns a softmax that is 0 where `any` is false. The gradient needs only
+// this result: that of a selection would keep the softmax, too.
+Value* SoftmaxWhere(Builder& b, Value* any, Value* x, int64_t dim) {
+  Value* y = b.Select(any, b.Softmax(x, dim), b.ScalarLike(x, 0));
+  return b.CustomGradient(y, {x}, [&](Value* dy) {
+    Value* mean = b.ReduceSum(b.Times(dy, y), {dim}, /*keepdim=*/true);
+    return Values{b.Times(y, b.Minus(dy, mean))};
+  });
+}
+
 // q [..,L,E], k [..,S,E], v [..,S,V] -> [..,L,V]. Queries whose keys are all
 // masked have results of 0.
 Values Attention(AtenCall& call) {
@@ -287,10 +297,9 @@ Values Attention(AtenCall& call) {
                  ? b.Plus(scores, b.Select(any, mask, b.ScalarLike(mask, 0)))
                  : masked(b.Or(mask, b.Not(any)));
   }
-  Value* weights = b.Softmax(scores);
-  if (any != nullptr) {
-    weights = b.Select(any, weights, b.ScalarLike(weights, 0));
-  }
+  Value* weights = any == nullptr
+                       ? b.Softmax(scores)
+                       : SoftmaxWhere(b, any, scores, RankOf(scores) - 1);
   weights = call.layers().Dropout(weights, call.Number("dropout_p", 0));
   return {b.Matmul(weights, v)};
 }
@@ -302,8 +311,7 @@ Values SafeSoftmax(AtenCall& call) {
   x = b.Cast(x, call.DType(x->type().dtype));
   const int64_t dim = DimArgument(call, x, "dim");
   Value* any = AnyAlong(b, b.Compare("ne", x, kMinusInfinity), dim);
-  Value* zero = b.ScalarLike(x, 0);
-  return {b.Select(any, b.Softmax(b.Select(any, x, zero), dim), zero)};
+  return {SoftmaxWhere(b, any, b.Select(any, x, b.ScalarLike(x, 0)), dim)};
 }
 
 // --- Einsum ------------------------------------------------------------------
