@@ -53,7 +53,7 @@ struct WideWinogradPlan : WinogradGeometry {
   int64_t in_contiguous = 0, out_contiguous = 0;
   bool bias = false;
   int64_t tile_parts = 0, channel_parts = 0;
-  int64_t tile_ranges = 0;  // of a group; not of a weight gradient
+  int64_t tile_ranges = 0;  // of a group
   int64_t block = 0;        // tiles, at most
   // Panels of which a part computes one point after the other. A weight
   // gradient has no such loop.

@@ -500,8 +500,8 @@ FUSOR_INLINE void StoreGradients(const WideWinogradPlan& plan,
 
 // --- Stages ------------------------------------------------------------------
 
-// Computes the results of these tiles and panels of a group. `weights`: the
-// group's transformed weights. `v`: the part's own workspace.
+// Computes the results of these tiles and panels of a group. `v`: the part's
+// own workspace.
 template <int kLanes, int kChunk>
 FUSOR_INLINE void Convolve(const WideWinogradPlan& plan, const Arguments& args,
                            int64_t group, IndexRange tiles, IndexRange panels,

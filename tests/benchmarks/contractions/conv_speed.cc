@@ -21,7 +21,7 @@ namespace {
 using namespace fusor;  // NOLINT(google-build-using-namespace)
 using Ints = std::vector<int64_t>;
 
-// Of as many filters as channels, stride 1 and padding 1.
+// A convolution with as many filters as channels, stride 1 and padding 1.
 struct Shape {
   int64_t channels, groups, image;
 };

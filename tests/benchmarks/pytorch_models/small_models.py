@@ -1,6 +1,6 @@
 """Small models of torchvision (segmentation, video and optical flow), torchaudio
 2.11.1, diffusers 0.42.1, segmentation_models_pytorch 0.6.0, MONAI 1.6.1 and
-vit-pytorch 1.26.14, with inputs."""
+vit-pytorch 1.26.14, with inputs. Only models that PyTorch exports correctly."""
 
 import importlib
 
