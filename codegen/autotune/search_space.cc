@@ -256,7 +256,7 @@ void SearchSpace::AddRewritten(std::vector<SearchCandidate>& all) const {
 void SearchSpace::AddCandidates(const Node& node, DType dtype, int layers,
                                 std::vector<SearchCandidate>& all) const {
   ir::Graph scratch("scratch");
-  const Node& retyped = passes::AddRetyped(scratch, node, dtype, compiler_);
+  const Node& retyped = passes::AddRetyped(scratch, node, dtype, *context_);
   auto candidates = compiler_.Candidates(retyped);
   if (!context_->options().winograd) {
     std::erase_if(candidates,

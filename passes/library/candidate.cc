@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "ir/op.h"
 #include "ir/support/error.h"
@@ -23,28 +25,47 @@ std::string Names(std::span<const ir::LibraryCandidate> candidates) {
          (more > 0 ? fmt::format(" or one of {} more", more) : "");
 }
 
+// Returns the name of the candidate that the autotune results choose for the
+// node; null if they choose none.
+const std::string* ChosenName(const ir::Node& node,
+                              const PassContext& context) {
+  const ir::AutotuneResults& choices = context.options().choices;
+  if (choices.empty()) return nullptr;
+  const std::string* name = choices.FindCandidate(ir::ConvolutionProblem(node),
+                                                  node.input(0)->type().dtype);
+  const bool is_form =
+      name != nullptr && (*name == kSpaceToDepth || *name == kPadChannels);
+  return is_form ? nullptr : name;
+}
+
+auto FindByName(std::vector<ir::LibraryCandidate>& candidates,
+                const std::string& name) {
+  return std::find_if(
+      candidates.begin(), candidates.end(),
+      [&](const ir::LibraryCandidate& c) { return c.name == name; });
+}
+
 }  // namespace
+
+bool HasCandidate(const ir::Node& node, const PassContext& context) {
+  auto candidates = context.target().Candidates(node);
+  const std::string* name = ChosenName(node, context);
+  return name == nullptr ? !candidates.empty()
+                         : FindByName(candidates, *name) != candidates.end();
+}
 
 std::optional<ir::LibraryCandidate> ChooseCandidate(
     const ir::Node& node, const PassContext& context) {
   auto candidates = context.target().Candidates(node);
-  const ir::AutotuneResults& choices = context.options().choices;
-  if (!choices.empty()) {
-    const std::string problem = ir::ConvolutionProblem(node);
-    const std::string* choice =
-        choices.FindCandidate(problem, node.input(0)->type().dtype);
-    if (choice != nullptr && *choice != kSpaceToDepth &&
-        *choice != kPadChannels && !candidates.empty()) {
-      const auto named = std::find_if(
-          candidates.begin(), candidates.end(),
-          [&](const ir::LibraryCandidate& c) { return c.name == *choice; });
-      FUSOR_CHECK(named != candidates.end(), kGraph,
-                  "autotune results {}: {} in {}: expected {}, got {}",
-                  choices.origin.file, problem,
-                  DTypeName(node.input(0)->type().dtype), Names(candidates),
-                  *choice);
-      std::rotate(candidates.begin(), named, named + 1);
-    }
+  const std::string* name = ChosenName(node, context);
+  if (name != nullptr && !candidates.empty()) {
+    const auto named = FindByName(candidates, *name);
+    FUSOR_CHECK(
+        named != candidates.end(), kGraph,
+        "autotune results {}: {} in {}: expected {}, got {}",
+        context.options().choices.origin.file, ir::ConvolutionProblem(node),
+        DTypeName(node.input(0)->type().dtype), Names(candidates), *name);
+    std::rotate(candidates.begin(), named, named + 1);
   }
   for (ir::LibraryCandidate& candidate : candidates) {
     if (candidate.algorithm == "winograd" && !context.options().winograd) {

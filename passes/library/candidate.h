@@ -13,6 +13,10 @@ namespace fusor::passes {
 inline constexpr char kSpaceToDepth[] = "space_to_depth";
 inline constexpr char kPadChannels[] = "pad_channels";
 
+// Returns true if the target has a candidate for the node. If
+// PassOptions::choices name one for its problem and dtype: if it has that one.
+bool HasCandidate(const ir::Node& node, const PassContext& context);
+
 // Returns the candidate to run a node with: the one that PassOptions::choices
 // names for its problem and dtype, otherwise the target's best. Skips Winograd
 // if the options forbid it. Returns nullopt if there is none. Throws kGraph if

@@ -29,8 +29,8 @@ constexpr int kSweeps = 8;
 // no library implements it.
 double ModelledNs(const Node& node, DType dtype, const PassContext& context) {
   ir::Graph scratch("scratch");
-  const auto candidate = ChooseCandidate(
-      AddRetyped(scratch, node, dtype, context.target()), context);
+  const auto candidate =
+      ChooseCandidate(AddRetyped(scratch, node, dtype, context), context);
   return candidate.has_value() ? static_cast<double>(candidate->modelled_ns)
                                : 0;
 }
@@ -174,7 +174,7 @@ PrecisionRule RuleOf(const Node& node, const PrecisionOptions& options) {
   return node.op().precision;
 }
 
-bool HasWideResult(const Node& node, const ir::TargetQueries& target) {
+bool HasWideResult(const Node& node, const PassContext& context) {
   ir::Graph scratch("scratch");
   std::vector<Value*> inputs;
   for (const Value* input : node.inputs()) {
@@ -184,8 +184,7 @@ bool HasWideResult(const Node& node, const ir::TargetQueries& target) {
   const auto has = [&](const std::string& result_dtype) {
     ir::Attrs attrs = node.attrs();
     attrs.Set("result_dtype", result_dtype);
-    return !target.Candidates(*scratch.AddNode(node.kind(), inputs, attrs))
-                .empty();
+    return HasCandidate(*scratch.AddNode(node.kind(), inputs, attrs), context);
   };
   return has("f32") || !has("");
 }
@@ -220,12 +219,12 @@ bool KeepsVectorsWide(const Node& node, DType dtype,
 }
 
 const Node& AddRetyped(ir::Graph& scratch, const Node& node, DType dtype,
-                       const ir::TargetQueries& target) {
-  const Node& retyped =
-      AddWith(scratch, node, dtype,
-              dtype == DType::kF32 || KeepsVectorsWide(node, dtype, target));
+                       const PassContext& context) {
+  const Node& retyped = AddWith(
+      scratch, node, dtype,
+      dtype == DType::kF32 || KeepsVectorsWide(node, dtype, context.target()));
   if (node.kind() != ir::OpKind::kConv2dGradWeight || dtype == DType::kF32 ||
-      !HasWideResult(retyped, target)) {
+      !HasWideResult(retyped, context)) {
     return retyped;
   }
   ir::Attrs attrs = node.attrs();

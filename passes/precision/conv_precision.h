@@ -21,8 +21,9 @@ bool HasMatmul(const ir::Target& target, ir::DType dtype);
 // Returns true if a node with attribute result_dtype can have an f32 result for
 // its present operands. Also true if no library implements the node. False if a
 // library implements it only with results in the operands' dtype: cuDNN has no
-// f32 gradients of 16-bit weights.
-bool HasWideResult(const ir::Node& node, const ir::TargetQueries& target);
+// f32 gradients of 16-bit weights. False also if that holds for the candidate
+// that PassOptions::choices name.
+bool HasWideResult(const ir::Node& node, const PassContext& context);
 
 // Returns true if rank-1 operands, e.g. a convolution's bias, stay f32 when
 // mixed precision narrows the others to `dtype`. Depends on the op. False if
@@ -34,7 +35,7 @@ bool KeepsVectorsWide(const ir::Node& node, ir::DType dtype,
 // precision would narrow. Gradients of weights stay f32 if the library has
 // that.
 const ir::Node& AddRetyped(ir::Graph& scratch, const ir::Node& node,
-                           ir::DType dtype, const ir::TargetQueries& target);
+                           ir::DType dtype, const PassContext& context);
 
 // Time of a convolution in f32 and in the narrow dtype; 0 if not available.
 struct PrecisionTimes {

@@ -389,7 +389,7 @@ class Rewriter {
     if (node.HasTrait(ir::OpTrait::kResultDType) &&
         node.attrs().String("result_dtype").empty() && IsWide(node.output()) &&
         AllReadersWide(*node.output()) && !IsCastToNarrow(*node.output()) &&
-        HasWideResult(node, context_.target())) {
+        HasWideResult(node, context_)) {
       node.mutable_attrs().Set("result_dtype", std::string("f32"));
       changed_ = true;
     }

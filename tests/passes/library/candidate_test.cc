@@ -26,6 +26,8 @@ constexpr char kThree[] = R"(graph g {
     return %c as "c"
   })";
 
+constexpr char kA[] =
+    "conv2d x=1x2x4x4 w=2x2x1x1 stride=1,1 pad=0,0 dilation=1,1 groups=1";
 constexpr char kB[] =
     "conv2d x=1x2x4x4 w=2x2x3x3 stride=1,1 pad=1,1 dilation=1,1 groups=1";
 
@@ -122,6 +124,41 @@ TEST_F(LibraryChoiceTest, APrecisionKeepsItsLayerInF32) {
   options_.choices.precisions[{kB, DType::kF16}] = DType::kF32;
   options_.choices.precisions[{"conv2d x=1", DType::kBF16}] = DType::kF32;
   test::ExpectSameGraph(kNarrow, *Run(MixedPrecision));
+}
+
+// Candidates are measured with results in the operands' dtype. One without f32
+// results keeps that dtype, although all readers are in f32.
+TEST_F(LibraryChoiceTest, ACandidateWithoutWideResultsKeepsTheDType) {
+  const test::LayoutLibrary library([](const ir::Node& node) {
+    std::vector<test::LayoutLibrary::Candidate> candidates{{"plain", ""}};
+    if (node.output()->type().dtype == DType::kBF16) {
+      candidates.push_back({"amx", ""});
+    }
+    return candidates;
+  });
+  options_.precision.dtype = DType::kBF16;
+  options_.choices.precisions[{kB, DType::kBF16}] = DType::kF32;
+  options_.choices.candidates[{kA, DType::kBF16}] = "amx";
+  auto graph = test::ParseOrDie(kThree);
+  PassContext context(library, options_);
+  EXPECT_TRUE(MixedPrecision(*graph, context));
+  EXPECT_TRUE(AssignLayout(*graph, context));
+  test::ExpectSameGraph(R"(graph g {
+    %x = data : f32[1,2,4,4]
+    %u = weight : f32[2,2,1,1]
+    %v = weight : f32[2,2,3,3]
+    %w = weight : f32[3,2,1,1]
+    %cast_4 = cast(%w) {dtype="bf16"} : bf16[3,2,1,1] @"c"
+    %cast_1 = cast(%u) {dtype="bf16"} : bf16[2,2,1,1] @"a"
+    %cast = cast(%x) {dtype="bf16"} : bf16[1,2,4,4] @"a"
+    %a = conv2d(%cast, %cast_1) {algorithm="direct"} : bf16[1,2,4,4] @"a"
+    %cast_2 = cast(%a) {dtype="f32"} : f32[1,2,4,4] @"a"
+    %b = conv2d(%cast_2, %v) {algorithm="direct", pad=[1,1]} : f32[1,2,4,4] @"b"
+    %cast_3 = cast(%b) {dtype="bf16"} : bf16[1,2,4,4] @"b"
+    %c = conv2d(%cast_3, %cast_4) {algorithm="direct", result_dtype="f32"} : f32[1,3,4,4] @"c"
+    return %c as "c"
+  })",
+                        *graph);
 }
 
 TEST_F(LibraryChoiceTest, WinogradThatIsNotAllowedGivesWay) {
