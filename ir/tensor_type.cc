@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -191,6 +192,26 @@ std::vector<PhysicalAxis> PhysicalAxes(const TensorType& type) {
   }
   std::reverse(axes.begin(), axes.end());
   return axes;
+}
+
+bool StepsNest(const std::set<int64_t>& steps) {
+  return std::adjacent_find(steps.begin(), steps.end(),
+                            [](int64_t smaller, int64_t greater) {
+                              return greater % smaller != 0;
+                            }) == steps.end();
+}
+
+bool TilesNest(std::span<const TensorType> types) {
+  std::map<int, std::set<int64_t>> steps;  // by dimension
+  for (const TensorType& type : types) {
+    if (type.layout.tiles.empty()) continue;
+    for (const PhysicalAxis& axis : PhysicalAxes(type)) {
+      steps[axis.dim].insert(axis.step);
+    }
+  }
+  return std::all_of(steps.begin(), steps.end(), [](const auto& of_dimension) {
+    return StepsNest(of_dimension.second);
+  });
 }
 
 bool SamePhysicalOrder(const TensorType& a, const TensorType& b) {

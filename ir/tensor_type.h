@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -88,6 +89,13 @@ struct PhysicalAxis {
 // Offset of a logical index i = sum over axes of (i[dim] / step % extent) *
 // stride.
 std::vector<PhysicalAxis> PhysicalAxes(const TensorType& type);
+
+// Returns true if of any two steps of loops over one dimension the greater is a
+// multiple of the smaller, so that the loops nest.
+bool StepsNest(const std::set<int64_t>& steps);
+// Returns true if one loop nest can visit tensors of equal shapes, all in whole
+// tiles: not tiles of 32 and of 48.
+bool TilesNest(std::span<const TensorType> types);
 
 // Returns whether equal logical indices have equal offsets in both.
 bool SamePhysicalOrder(const TensorType& a, const TensorType& b);

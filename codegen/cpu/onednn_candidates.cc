@@ -380,11 +380,12 @@ std::vector<LibraryCandidate> PoolCandidates(const Node& node,
 }
 
 // A generated kernel rearranges what oneDNN would copy element by element, such
-// as bf16 on a CPU without its instructions, some 100 times slower.
+// as bf16 on a CPU without its instructions, some 100 times slower. It needs
+// tiles that nest.
 std::vector<LibraryCandidate> CopyCandidates(const Node& node) {
   const TensorType& from = node.input(0)->type();
   const TensorType& to = node.output()->type();
-  if (from == to) return {};
+  if (from == to || !TilesNest(std::vector{from, to})) return {};
   if (ToDnnl(from.dtype).has_value() && ToDnnl(to.dtype).has_value() &&
       from.rank() > 0) {
     const auto reorder = Reorder(ToDesc(from), ToDesc(to));

@@ -90,12 +90,14 @@ class WeightCopies {
 
   // Returns the copy nodes that read results of `update` and are used only by
   // state, in topological order. None for an update with norms: only loops
-  // without reductions store tiles (codegen/lower/layout_stores.h).
+  // without reductions store tiles (codegen/lower/layout_stores.h). Without
+  // those whose tiles do not nest with the others'.
   std::vector<Node*> Of(const Node& update) const {
     std::vector<Node*> copies;
     if (HasTotals(update)) return copies;
+    std::vector<ir::TensorType> types{update.output()->type()};
     for (size_t i = 0; i < update.num_outputs(); ++i) {
-      Collect(*update.output(i), copies);
+      Collect(*update.output(i), types, copies);
     }
     return copies;
   }
@@ -114,11 +116,18 @@ class WeightCopies {
            });
   }
 
-  void Collect(const Value& value, std::vector<Node*>& copies) const {
+  // `types`: those of all tensors of the kernel so far.
+  void Collect(const Value& value, std::vector<ir::TensorType>& types,
+               std::vector<Node*>& copies) const {
     for (const ir::Use& use : value.uses()) {
       if (!IsForState(*use.node)) continue;
+      types.push_back(use.node->output()->type());
+      if (!TilesNest(types)) {
+        types.pop_back();
+        continue;
+      }
       copies.push_back(use.node);
-      Collect(*use.node->output(), copies);
+      Collect(*use.node->output(), types, copies);
     }
   }
 

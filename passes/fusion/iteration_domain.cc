@@ -513,15 +513,27 @@ class Analysis {
   }
 
   // Checks that tiled dimensions are read whole, in whole tiles, or at one
-  // index.
+  // index, and that all tiles nest.
   bool CheckTiles() {
+    std::vector<std::set<int64_t>> steps(domain_.extents.size());
+    const auto add = [&](const ir::TensorType& type, const IndexMap& map) {
+      if (type.layout.tiles.empty()) return;
+      for (const ir::PhysicalAxis& axis : ir::PhysicalAxes(type)) {
+        const int dim = map[axis.dim].dim;
+        if (dim >= 0) steps[dim].insert(axis.step);
+      }
+    };
     for (const Node* node : nodes_) {
+      if (results_.contains(node->output())) {
+        add(node->output()->type(), domain_.maps.at(node->output()));
+      }
       for (size_t i = 0; i < node->num_inputs(); ++i) {
         const Value* input = node->input(i);
         if (Inside(input) || input->type().layout.tiles.empty()) continue;
         if (node->op().fusion == FusionKind::kReduce) continue;
         const auto map = OperandMap(*node, i, domain_.maps.at(node->output()));
         if (!map.has_value()) return Reject("no common loop nest");
+        add(input->type(), *map);
         for (const ir::Layout::Tile& tile : input->type().layout.tiles) {
           if (IsIndexed(*node) && i == 0 &&
               node->attrs().Ints("dims")[tile.dim] < 0) {
@@ -540,7 +552,8 @@ class Analysis {
         }
       }
     }
-    return true;
+    return std::ranges::all_of(steps, ir::StepsNest) ||
+           Reject("tiles that do not nest");
   }
 
   bool CheckPlacements() {

@@ -131,6 +131,19 @@ TEST(PhysicalOffsets, DoublyTiledWeightsAreOIhw4i16o4i) {
   }
 }
 
+TEST(TilesNest, IfEachStepDividesTheNext) {
+  const auto nest = [](const char* a, const char* b) {
+    return TilesNest(std::vector{Type({96, 32}, a), Type({96, 32}, b)});
+  };
+  EXPECT_TRUE(nest("", "ba"));
+  EXPECT_TRUE(nest("", "Ab32a"));
+  EXPECT_TRUE(nest("Ab48a", "Ab16a"));
+  EXPECT_TRUE(nest("Ab48a", "aB32b"));
+  EXPECT_TRUE(nest("AB16b32a", "AB8a16b4a"));
+  EXPECT_FALSE(nest("Ab48a", "Ab32a"));
+  EXPECT_FALSE(nest("Ab48a", "AB8a16b4a"));
+}
+
 TEST(SamePhysicalOrder, IgnoresExtentsOfOne) {
   EXPECT_TRUE(
       SamePhysicalOrder(Type({2, 1, 3, 4}, "acbd"), Type({2, 1, 3, 4}, "")));

@@ -302,6 +302,26 @@ TEST(Fuse, CopiesOfAnotherInnermostDimStayCopies) {
             "fusion(relu) copy conv2d");
 }
 
+TEST(Fuse, CopiesToTilesThatDoNotNestStayCopies) {
+  const auto fused = [](const char* layout) {
+    const auto graph = test::ParseOrDie(fmt::format(R"(graph g {{
+      %x = data : f32[2,96,4,4]{{aBcd48b}}
+      %w = weight : f32[96,96,1,1]
+      %made = relu(%x) : f32[2,96,4,4]{{aBcd48b}}
+      %copy = copy(%made) {{layout="{0}"}} : f32[2,96,4,4]{{{0}}}
+      %y = conv2d(%copy, %w) : f32[2,96,4,4]{{{0}}}
+      return %y as "y"
+    }})",
+                                                    layout));
+    const test::BareTarget target("cpu-avx512");
+    PassContext context(target, {});
+    Fuse(*graph, context);
+    return OpsOf(*graph);
+  };
+  EXPECT_EQ(fused("aBcd16b"), "fusion(relu transpose) conv2d");
+  EXPECT_EQ(fused("aBcd32b"), "fusion(relu) copy conv2d");
+}
+
 TEST(Fuse, CopiesStayCopiesOnAGpuAndWithFusionOff) {
   EXPECT_EQ(FusedCopy(kCopyAfterLoop, {}, "nvidia-h100"),
             "fusion(relu) copy conv2d");

@@ -69,6 +69,36 @@ TEST(FuseUpdates, KeepsChainsWithOtherAttributesApart) {
   EXPECT_EQ(Launches({select("eq"), select("ne")}), 2u);
 }
 
+// One loop cannot store tiles of 32 and of 48 elements, which do not nest.
+TEST(FuseUpdates, LeavesCopiesWhoseTilesDoNotNest) {
+  const auto nodes_with = [](const std::string& layout) {
+    const std::string copy = "bf16[96,4]{" + layout + "}";
+    const auto graph = test::ParseOrDie(
+        R"(graph g {
+    %w = weight : f32[96,4]
+    %a = weight_copy {init="copy", of="w", rounding="bf16"} : f32[96,4]{Ab48a}
+    %b = weight_copy {init="copy", of="w", rounding="bf16"} : )" +
+        copy + R"(
+    %n = fusion(%w) : f32[96,4] {
+      %v = data : f32[96,4]
+      %r = neg(%v) : f32[96,4]
+      return %r
+    }
+    %next_a = copy(%n) {layout="Ab48a"} : f32[96,4]{Ab48a}
+    %next_b = copy(%n) {layout=")" +
+        layout + R"(", result_dtype="bf16"} : )" + copy + R"(
+    return %n as "w" -> %w, %next_a as "a" -> %a, %next_b as "b" -> %b
+  })");
+    const test::BareTarget target;
+    PassContext context(target, {});
+    EXPECT_TRUE(FuseUpdates(*graph, context));
+    ir::Verify(*graph);
+    return graph->nodes().size();
+  };
+  EXPECT_EQ(nodes_with("Ab16a"), 1u);
+  EXPECT_EQ(nodes_with("Ab32a"), 2u);
+}
+
 // Large models need no more launches than about 24, however much work an update
 // is.
 TEST(FuseUpdates, JoinsManyLargeUpdates) {
