@@ -27,11 +27,12 @@ constexpr int64_t kMaxContracted = 8;
 
 class PhaseEmitter {
  public:
-  PhaseEmitter(const Kernel& kernel, const Phase& phase, bool native_bf16,
-               llvm::Module& module, const std::string& name)
+  PhaseEmitter(const Kernel& kernel, const Phase& phase,
+               const VectorExtensions& extensions, llvm::Module& module,
+               const std::string& name)
       : kernel_(kernel),
         phase_(phase),
-        b_(module.getContext(), kernel.lanes, native_bf16),
+        b_(module.getContext(), kernel.lanes, extensions),
         ir_(b_.ir()),
         function_(Declare(name, module)),
         loops_(kernel, function_, ir_),
@@ -543,9 +544,10 @@ std::string PhaseSymbol(size_t phase) {
   return fmt::format("fusor_p{}", phase);
 }
 
-void EmitKernel(const Kernel& kernel, bool native_bf16, llvm::Module& module) {
+void EmitKernel(const Kernel& kernel, const VectorExtensions& extensions,
+                llvm::Module& module) {
   for (size_t k = 0; k < kernel.phases.size(); ++k) {
-    PhaseEmitter(kernel, kernel.phases[k], native_bf16, module, PhaseSymbol(k))
+    PhaseEmitter(kernel, kernel.phases[k], extensions, module, PhaseSymbol(k))
         .Emit();
   }
   std::string problem;

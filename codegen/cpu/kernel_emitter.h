@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "codegen/cpu/value_builder.h"
 #include "codegen/kernel/kernel_ir.h"
 
 namespace fusor::cpu {
@@ -17,9 +18,9 @@ std::string PhaseSymbol(size_t phase);
 // Adds one function per phase to `module`:
 //   void PhaseSymbol(k)(void* const* buffers, int64_t begin, int64_t end)
 // It runs the phase's tasks begin .. end-1. Functions are stateless and may run
-// in parallel on disjoint ranges. `native_bf16`: see ValueBuilder.
-void EmitKernel(const codegen::Kernel& kernel, bool native_bf16,
-                llvm::Module& module);
+// in parallel on disjoint ranges.
+void EmitKernel(const codegen::Kernel& kernel,
+                const VectorExtensions& extensions, llvm::Module& module);
 
 // Emits the control flow of one phase's function: its tasks and loops. The last
 // group of a vector axis, if partial, is peeled and masked. The bodies emit the

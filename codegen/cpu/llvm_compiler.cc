@@ -37,7 +37,7 @@ namespace {
 using codegen::Kernel;
 
 // Increment when the same kernel IR gives different machine code.
-constexpr int kRevision = 1;
+constexpr int kRevision = 2;
 
 // For some CPU models LLVM would split 512-bit vectors, to keep clocks high.
 constexpr char kVectorWidth[] = "512";
@@ -156,11 +156,11 @@ std::string WriteModule(llvm::Module& module, llvm::TargetMachine& machine,
 // The module of a kernel and its owners.
 struct Compilation {
   Compilation(const Kernel& kernel, const std::string& cpu,
-              const std::string& features, bool native_bf16)
+              const std::string& features, const VectorExtensions& extensions)
       : machine(cpu, features), module("kernel", context) {
     module.setTargetTriple(machine->getTargetTriple().str());
     module.setDataLayout(machine->createDataLayout());
-    EmitKernel(kernel, native_bf16, module);
+    EmitKernel(kernel, extensions, module);
     for (llvm::Function& function : module) {
       if (function.isDeclaration()) continue;
       function.addFnAttr("target-cpu", cpu);
@@ -231,10 +231,16 @@ LlvmCompiler::LlvmCompiler(const std::string& target) {
   if (ir::DefaultCpuTarget().name == target) {
     cpu_ = llvm::sys::getHostCPUName().str();
     features_ = HostFeatures();
+    const auto has = [list = features_ + ","](const char* feature) {
+      return list.find(fmt::format("+{},", feature)) != std::string::npos;
+    };
+    extensions_ = {.avx512 = has("avx512f") && has("avx512vl"),
+                   .avx512_bf16 = has("avx512bf16")};
   } else {
-    cpu_ = target == "cpu-avx512" ? "x86-64-v4" : "x86-64-v3";
+    const bool avx512 = target == "cpu-avx512";
+    cpu_ = avx512 ? "x86-64-v4" : "x86-64-v3";
+    extensions_ = {.avx512 = avx512};
   }
-  native_bf16_ = features_.find("+avx512bf16") != std::string::npos;
   facts_.compiler = "llvm " LLVM_VERSION_STRING;
   facts_.device = fmt::format("{} {:016x}", cpu_, HashBytes(features_));
   facts_.options =
@@ -243,7 +249,7 @@ LlvmCompiler::LlvmCompiler(const std::string& target) {
 }
 
 std::string LlvmCompiler::CompileObject(const Kernel& kernel) const {
-  return Compilation(kernel, cpu_, features_, native_bf16_)
+  return Compilation(kernel, cpu_, features_, extensions_)
       .Write(llvm::CodeGenFileType::ObjectFile);
 }
 
@@ -265,7 +271,7 @@ std::string LlvmCompiler::CompileEdited(const Kernel& kernel,
 }
 
 LlvmText LlvmCompiler::CompileText(const Kernel& kernel) const {
-  Compilation compilation(kernel, cpu_, features_, native_bf16_);
+  Compilation compilation(kernel, cpu_, features_, extensions_);
   LlvmText text;
   llvm::raw_string_ostream stream(text.ir);
   stream << "; " << codegen::KernelStamp(kernel) << "\n";

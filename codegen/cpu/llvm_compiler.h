@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "codegen/cpu/value_builder.h"
 #include "codegen/kernel/kernel_ir.h"
 #include "codegen/target_compiler.h"
 
@@ -39,7 +40,7 @@ class LlvmCompiler {
  private:
   std::string cpu_;
   std::string features_;  // "+avx512f,-amx-tile,..."
-  bool native_bf16_ = false;
+  VectorExtensions extensions_;
   codegen::CodegenFingerprint facts_;
 };
 

@@ -66,6 +66,19 @@ Value* PowerOfTwo(ValueBuilder& b, Value* n) {
   return b.ir().CreateBitCast(bits, b.Like(b.ir().getFloatTy(), n));
 }
 
+// Returns y * 2^n, rounded once, of an f32 y in [1/2, 2] and an integral f32 n
+// in [-152, 128].
+Value* ScaleByPowerOfTwo(ValueBuilder& b, Value* y, Value* n) {
+  Value* scaled = b.Scalef(y, n);
+  if (scaled != nullptr) return scaled;
+  // In two factors, so that n = 128 and subnormal results are correct.
+  llvm::IRBuilder<>& ir = b.ir();
+  Value* exponent = ToInt32(b, n);
+  Value* half = ir.CreateAShr(exponent, b.Int(exponent, 1));
+  y = ir.CreateFMul(y, PowerOfTwo(b, half));
+  return ir.CreateFMul(y, PowerOfTwo(b, ir.CreateSub(exponent, half)));
+}
+
 // x = 2^e * m with m in [sqrt(1/2), sqrt(2)) and e an i32, for normal x.
 struct Split {
   Value* exponent;
@@ -120,14 +133,10 @@ Value* Exp2ToFloat(ValueBuilder& b, Value* z) {
   return ir.CreateFPTrunc(scaled, b.Like(ir.getFloatTy(), z));
 }
 
-}  // namespace
-
-// Cephes' expf: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial in r, then
-// 2^n in two factors, so that n = 128 and subnormal results are correct.
-Value* EmitExp(ValueBuilder& b, Value* x) {
-  const ExactMath exact(b);
+// Returns e^x for x in [-105, 89]; unspecified for other x. Cephes' expf: x =
+// n ln 2 + r with |r| <= ln 2 / 2, and a polynomial in r.
+Value* ExpInRange(ValueBuilder& b, Value* x) {
   llvm::IRBuilder<>& ir = b.ir();
-  x = Clamp(b, x, -105, 89);
   Value* n =
       b.Call(llvm::Intrinsic::roundeven, ir.CreateFMul(x, b.Float(x, M_LOG2E)));
   constexpr double kLn2High = 0x1.62e43p-1;  // ln 2 as f32
@@ -139,10 +148,14 @@ Value* EmitExp(ValueBuilder& b, Value* x) {
                   8.3334519073e-3, 1.3981999507e-3, 1.9875691500e-4});
   Value* y =
       b.Fma(ir.CreateFMul(r, r), series, ir.CreateFAdd(r, b.Float(r, 1)));
-  Value* exponent = ToInt32(b, n);
-  Value* half = ir.CreateAShr(exponent, b.Int(exponent, 1));
-  y = ir.CreateFMul(y, PowerOfTwo(b, half));
-  return ir.CreateFMul(y, PowerOfTwo(b, ir.CreateSub(exponent, half)));
+  return ScaleByPowerOfTwo(b, y, n);
+}
+
+}  // namespace
+
+Value* EmitExp(ValueBuilder& b, Value* x) {
+  const ExactMath exact(b);
+  return ExpInRange(b, Clamp(b, x, -105, 89));
 }
 
 // Cephes' logf: x = 2^e m, a polynomial in m - 1.
@@ -269,7 +282,8 @@ Value* EmitErf(ValueBuilder& b, Value* x) {
                  {-1.28717512e-1, -6.34846687e-1, -1.06777877e-1, 2.42546219e-2,
                   -3.88396438e-3, 3.83197126e-4, -1.72853470e-5});
   r = b.Fma(r, a, ir.CreateFNeg(a));
-  Value* large = ir.CreateFSub(b.Float(x, 1), EmitExp(b, r));
+  // Where it is used, r is between -17 and 0.
+  Value* large = ir.CreateFSub(b.Float(x, 1), ExpInRange(b, r));
   Value* series = Polynomial(b, x2,
                              {1.28379166e-1, -3.76125336e-1, 1.12819925e-1,
                               -2.67681349e-2, 4.99119423e-3, -5.96761703e-4});

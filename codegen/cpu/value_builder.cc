@@ -1,6 +1,8 @@
 #include "codegen/cpu/value_builder.h"
 
+#include <immintrin.h>
 #include <llvm/IR/Intrinsics.h>
+#include <llvm/IR/IntrinsicsX86.h>
 
 #include <cmath>
 #include <limits>
@@ -13,8 +15,8 @@ using ir::DType;
 using llvm::Value;
 
 ValueBuilder::ValueBuilder(llvm::LLVMContext& context, int lanes,
-                           bool native_bf16)
-    : builder_(context), lanes_(lanes), native_bf16_(native_bf16) {}
+                           const VectorExtensions& extensions)
+    : builder_(context), lanes_(lanes), extensions_(extensions) {}
 
 llvm::Type* ValueBuilder::TypeOf(Arith arith, bool vector) {
   llvm::Type* type = nullptr;
@@ -141,11 +143,32 @@ Value* ValueBuilder::Fma(Value* a, Value* b, Value* c) {
                                   {a, b, c});
 }
 
+Value* ValueBuilder::Scalef(Value* x, Value* n) {
+  const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(x->getType());
+  if (!extensions_.avx512 || type == nullptr) return nullptr;
+  const auto all = [&](int lanes) {
+    return llvm::Constant::getAllOnesValue(builder_.getIntNTy(lanes));
+  };
+  switch (type->getNumElements()) {
+    case 8:
+      return builder_.CreateIntrinsic(
+          llvm::Intrinsic::x86_avx512_mask_scalef_ps_256, {},
+          {x, n, x, all(8)});
+    case 16:
+      return builder_.CreateIntrinsic(
+          llvm::Intrinsic::x86_avx512_mask_scalef_ps_512, {},
+          {x, n, x, all(16), builder_.getInt32(_MM_FROUND_CUR_DIRECTION)});
+    default:
+      return nullptr;
+  }
+}
+
 // Rounds f32 to bf16, to nearest even; NaN stays NaN.
 Value* ValueBuilder::FloatToBFloat16(Value* value) {
   llvm::Type* i16 = Like(builder_.getInt16Ty(), value);
   // The vector instruction needs a whole register of lanes.
-  if (native_bf16_ && value->getType()->isVectorTy() && lanes_ >= 8) {
+  if (extensions_.avx512_bf16 && value->getType()->isVectorTy() &&
+      lanes_ >= 8) {
     llvm::Type* bf16 = Like(builder_.getBFloatTy(), value);
     return builder_.CreateBitCast(builder_.CreateFPTrunc(value, bf16), i16);
   }

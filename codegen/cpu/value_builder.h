@@ -14,12 +14,18 @@ using codegen::Arith;
 using codegen::ArithOf;
 using codegen::IsFloat;
 
+// Instructions that generated code may use beyond AVX2.
+struct VectorExtensions {
+  bool avx512 = false;  // AVX-512 F and VL
+  bool avx512_bf16 = false;
+};
+
 // Builds scalars and vectors of lanes. Functions that take a value work lane by
 // lane and return the same number of lanes.
 class ValueBuilder {
  public:
-  // `native_bf16`: the target has AVX512-BF16.
-  ValueBuilder(llvm::LLVMContext& context, int lanes, bool native_bf16);
+  ValueBuilder(llvm::LLVMContext& context, int lanes,
+               const VectorExtensions& extensions);
 
   llvm::IRBuilder<>& ir() { return builder_; }
   int lanes() const { return lanes_; }
@@ -58,6 +64,9 @@ class ValueBuilder {
   // Call emits a one-operand intrinsic of the value's type, Fma an FMA.
   llvm::Value* Call(llvm::Intrinsic::ID id, llvm::Value* value);
   llvm::Value* Fma(llvm::Value* a, llvm::Value* b, llvm::Value* c);
+  // Returns x * 2^n of f32 x and integral f32 n, rounded once, in a single
+  // instruction; null if the target has none for these types.
+  llvm::Value* Scalef(llvm::Value* x, llvm::Value* n);
 
  private:
   llvm::Value* FloatToBFloat16(llvm::Value* value);
@@ -65,7 +74,7 @@ class ValueBuilder {
 
   llvm::IRBuilder<> builder_;
   int lanes_;
-  bool native_bf16_;
+  VectorExtensions extensions_;
 };
 
 }  // namespace fusor::cpu

@@ -20,11 +20,11 @@ using ir::ScalarOp;
 
 // Returns op(x, y), elementwise on f32.
 std::vector<float> Apply(ScalarOp op, const std::vector<float>& x,
-                         const std::vector<float>& y) {
+                         const std::vector<float>& y, int lanes = 16) {
   const auto n = static_cast<int64_t>(x.size());
   Kernel k;
   k.name = "math";
-  k.lanes = 16;
+  k.lanes = lanes;
   k.buffers = {{"x", DType::kF32, n},
                {"y", DType::kF32, n},
                {"z", DType::kF32, n, true}};
@@ -116,6 +116,31 @@ TEST(CpuMathTest, NoElementDependsOnItsNeighbours) {
       ASSERT_EQ(std::bit_cast<uint32_t>(actual[i]),
                 std::bit_cast<uint32_t>(expected[i]))
           << ScalarOpName(op) << "(" << alone[i] << ")";
+    }
+  }
+}
+
+// With AVX-512, vectors of 8 and 16 lanes are scaled by another instruction
+// than those of 4.
+TEST(CpuMathTest, NoBitDependsOnTheNumberOfLanes) {
+  std::vector<float> x;
+  const std::vector<float> sweep = Sweep();
+  for (size_t i = 0; i < sweep.size(); i += 64) x.push_back(sweep[i]);
+  for (const float limit : {-105.0f, -104.0f, -88.0f, -87.0f, 88.0f, 89.0f}) {
+    for (int i = -50; i < 50; ++i) {
+      x.push_back(limit + 0.02f * static_cast<float>(i));
+    }
+  }
+  for (const ScalarOp op : {ScalarOp::kExp, ScalarOp::kTanh, ScalarOp::kErf}) {
+    const std::vector<float> expected = Apply(op, x, x, 4);
+    for (const int lanes : {8, 16}) {
+      const std::vector<float> actual = Apply(op, x, x, lanes);
+      for (size_t i = 0; i < x.size(); ++i) {
+        if (std::isnan(actual[i]) && std::isnan(expected[i])) continue;
+        ASSERT_EQ(std::bit_cast<uint32_t>(actual[i]),
+                  std::bit_cast<uint32_t>(expected[i]))
+            << ScalarOpName(op) << "(" << x[i] << "), " << lanes << " lanes";
+      }
     }
   }
 }
