@@ -13,6 +13,7 @@ namespace fusor::cpu {
 
 inline constexpr char kAmx[] = "amx";  // the algorithm's name
 inline constexpr char kAmxImplementation[] = "fusor_amx";
+inline constexpr char kSplitAmxImplementation[] = "fusor_amx_bf16x6";
 
 // An AMX tile has 16 rows of 64 bytes: 32 elements of bf16, or 16 sums in f32,
 // to each of which an instruction adds 32 products.
@@ -22,6 +23,8 @@ inline constexpr int64_t kAmxTile = kAmxRows * kAmxDepth;  // of bf16
 inline constexpr int64_t kAmxSums = kAmxRows * kAmxRows;   // of f32
 // Rows and columns of the sums that are in tiles at a time: two by two tiles.
 inline constexpr int64_t kAmxPanel = 2 * kAmxRows;
+// The numbers of bf16 into which one of f32 is split: their sum is exact.
+inline constexpr int64_t kAmxSplits = 3;
 
 // fusor's own gradients of bf16 convolutions, and grouped convolutions, with
 // tiles of AMX. Activations have channels last, and so have filters: [O, KH,

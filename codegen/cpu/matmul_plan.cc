@@ -24,7 +24,7 @@ constexpr int64_t kHalf = 2;  // bytes of bf16
 constexpr int64_t kRowBlock = 512 / kAmxPanel;
 constexpr int64_t kColumnBlock = 256 / kAmxPanel;
 constexpr int64_t kDepthBlock = 1024 / kAmxDepth;
-constexpr int64_t kPanelBytes = kAmxPanel * kAmxDepth * kHalf;
+constexpr int64_t kSplitDepthBlock = 768 / kAmxDepth;
 constexpr int64_t kPanelSumsBytes =
     kAmxPanel * kAmxPanel * static_cast<int64_t>(sizeof(float));
 // Bytes of sums up to which threads divide the depth, and the least depth of
@@ -42,6 +42,12 @@ constexpr int64_t kLeastMacs = int64_t{1} << 28;
 constexpr int64_t kSmallResult = int64_t{160} << 10;
 constexpr int64_t kLargeResult = int64_t{1} << 20;
 constexpr int64_t kOneDnnRows = 64;
+// The same for operands of f32. Splitting one element takes as long as
+// multiplying it some 50 times.
+constexpr int64_t kLeastSplitDepth = 96;
+constexpr int64_t kLeastSplitUses = 160;
+// Their speed, relative to multiplying f32.
+constexpr double kSplitSpeed = 1.4;
 
 // Blocks of f32: 0.3 MB of the first operand, which stays in the second level.
 constexpr int64_t kSgemmRowBlock = 192 / kSgemmRows;
@@ -162,6 +168,10 @@ int64_t MatmulGeometry::batches() const {
 
 bool AmxMatmulPlan::is_fast() const {
   const int64_t result = rows * columns;
+  if (is_split) {
+    return depth >= kLeastSplitDepth &&
+           result >= kLeastSplitUses * (rows + columns);
+  }
   const bool divided = rows % kOneDnnRows == 0;
   if (!is_shared()) {
     return std::min(rows, columns) >= kAmxPanel &&
@@ -191,24 +201,29 @@ int64_t AmxMatmulPlan::column_block() const {
 
 int64_t AmxMatmulPlan::depth_block() const {
   const int64_t steps_of_part = CeilDiv(steps(), depth_parts);
-  return CeilDiv(steps_of_part, CeilDiv(steps_of_part, kDepthBlock));
+  const int64_t most = is_split ? kSplitDepthBlock : kDepthBlock;
+  return CeilDiv(steps_of_part, CeilDiv(steps_of_part, most));
 }
 
 bool AmxMatmulPlan::keeps_sums() const {
   return depth_parts > 1 || depth_block() < steps();
 }
 
+int64_t AmxMatmulPlan::panel_bytes() const {
+  return kAmxPanel * kAmxDepth * kHalf * (is_split ? kAmxSplits : 1);
+}
+
 int64_t AmxMatmulPlan::shared_bytes() const {
-  return is_shared() ? column_panels() * steps() * kPanelBytes : 0;
+  return is_shared() ? column_panels() * steps() * panel_bytes() : 0;
 }
 
 int64_t AmxMatmulPlan::packed_a_bytes() const {
   if (is_a_in_place()) return 0;
-  return row_block() * (is_shared() ? steps() : depth_block()) * kPanelBytes;
+  return row_block() * (is_shared() ? steps() : depth_block()) * panel_bytes();
 }
 
 int64_t AmxMatmulPlan::packed_b_bytes() const {
-  return is_shared() ? 0 : column_panels() * depth_block() * kPanelBytes;
+  return is_shared() ? 0 : column_panels() * depth_block() * panel_bytes();
 }
 
 int64_t AmxMatmulPlan::sums_bytes() const {
@@ -268,21 +283,29 @@ std::optional<ir::LibraryCandidate> OwnMatmulCandidate(
     c.results = {y.layout};
     return c;
   };
-  return a.dtype == DType::kBF16
-             ? candidate(PlanAmxMatmul(a, b, y, node.attrs()),
-                         target.peak_gflops_16)
-             : candidate(PlanSgemm(a, b, y, node.attrs()),
-                         target.peak_gflops_f32);
+  if (a.dtype == DType::kBF16) {
+    return candidate(PlanAmxMatmul(a, b, y, node.attrs()),
+                     target.peak_gflops_16);
+  }
+  const auto split = candidate(PlanAmxMatmul(a, b, y, node.attrs()),
+                               kSplitSpeed * target.peak_gflops_f32);
+  if (split.has_value()) return split;
+  return candidate(PlanSgemm(a, b, y, node.attrs()), target.peak_gflops_f32);
 }
 
 std::optional<AmxMatmulPlan> PlanAmxMatmul(const TensorType& a,
                                            const TensorType& b,
                                            const TensorType& y,
                                            const ir::Attrs& attrs) {
-  if (a.dtype != DType::kBF16 || !HasOwnCalls(y.dtype)) return std::nullopt;
+  const bool split = a.dtype == DType::kF32;
+  if (split ? y.dtype != DType::kF32
+            : a.dtype != DType::kBF16 || !HasOwnCalls(y.dtype)) {
+    return std::nullopt;
+  }
   const auto geometry = GeometryOf(a, b, y, attrs);
   if (!geometry.has_value() || geometry->batches() > 1) return std::nullopt;
   AmxMatmulPlan plan{*geometry};
+  plan.is_split = split;
   plan.result_is_bf16 = y.dtype == DType::kBF16;
   DivideWork(plan);
   return plan;

@@ -32,16 +32,26 @@ struct MatmulGeometry {
   int64_t batches() const;  // product of the extents
 };
 
-// fusor's own matmuls of bf16 with tiles of AMX, by blocks that fit a core's
-// caches (Goto and van de Geijn, "Anatomy of High-Performance Matrix
+// fusor's own matmuls of bf16 or f32 with tiles of AMX, by blocks that fit a
+// core's caches (Goto and van de Geijn, "Anatomy of High-Performance Matrix
 // Multiplication", 2008). Operands are first packed as panels of 32 rows of the
-// first or 32 columns of the second: [panels, depth / 32, 2, 16, 32] and
-// [panels, depth / 32, 2, 16, 16, 2]. The first may stay where it is.
+// first or 32 columns of the second: [panels, depth / 32, splits, 2, 16, 32]
+// and [panels, depth / 32, splits, 2, 16, 16, 2]. The first operand may stay
+// where it is if it is bf16.
+//
+// An element of f32 is split into three of bf16, a = a1 + a2 + a3, each with
+// the next 8 bits (Henry, Tang and Heinecke, "Leveraging the bfloat16
+// Artificial Intelligence Datatype For Higher-Precision Computations", 2019). A
+// product is the sum of six: a1 b1 + a1 b2 + a2 b1 + a1 b3 + a2 b2 + a3 b1.
+// Those left out are less than a product's rounding error in f32, 2^-24 |a b|.
+// AMX takes parts below 2^-126 for zero. If an operand has NaN, infinity, or a
+// number that is infinite in bf16, oneDNN multiplies in f32.
 //
 // The threads either share the packed second operand, and each computes a part
 // of the result; or, if the result is small, each multiplies a range of the
 // depth, whose operands it packs itself.
 struct AmxMatmulPlan : MatmulGeometry {
+  bool is_split = false;  // operands are f32, else bf16
   bool result_is_bf16 = false;
   int64_t row_parts = 0, column_parts = 0;  // of the result
   int64_t depth_parts = 0;
@@ -55,7 +65,8 @@ struct AmxMatmulPlan : MatmulGeometry {
   int64_t steps() const { return (depth + kAmxDepth - 1) / kAmxDepth; }
   // Whether tiles of the first operand are loaded from where it is.
   bool is_a_in_place() const {
-    return a.column == 1 && depth % kAmxDepth == 0 && rows % kAmxRows == 0;
+    return !is_split && a.column == 1 && depth % kAmxDepth == 0 &&
+           rows % kAmxRows == 0;
   }
   // Blocks, in panels and in tiles along the depth.
   int64_t row_block() const;
@@ -65,9 +76,13 @@ struct AmxMatmulPlan : MatmulGeometry {
   bool keeps_sums() const;
   // Whether oneDNN's matmul is slower.
   bool is_fast() const;
-  std::string implementation() const { return kAmxImplementation; }
+  std::string implementation() const {
+    return is_split ? kSplitAmxImplementation : kAmxImplementation;
+  }
 
-  // The workspace in bytes: what the parts share, and that of a part.
+  // The workspace in bytes: of a panel and a step, what the parts share, and
+  // that of a part.
+  int64_t panel_bytes() const;
   int64_t shared_bytes() const;
   int64_t packed_a_bytes() const;
   int64_t packed_b_bytes() const;  // unless they share it

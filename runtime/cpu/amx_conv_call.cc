@@ -99,11 +99,12 @@ FUSOR_INLINE void TransposePixels(const uint16_t* plane, int64_t steps,
   for (int64_t step = 0; step < steps; ++step) {
     for (int64_t block = 0; block < blocks; ++block, to += kAmxTile) {
       Tiles::template PackTile<false>(
-          {.first = plane + step * kAmxDepth * padded + block * kAmxRows,
-           .outer_step = 1,
-           .depth_step = padded,
-           .outer = kAmxRows,
-           .depth = kAmxDepth},
+          Corner<uint16_t>{
+              .first = plane + step * kAmxDepth * padded + block * kAmxRows,
+              .outer_step = 1,
+              .depth_step = padded,
+              .outer = kAmxRows,
+              .depth = kAmxDepth},
           to);
     }
   }

@@ -1,9 +1,13 @@
 // Runs matmuls with tiles of AMX.
 
+#include <oneapi/dnnl/dnnl.h>
+
 #include <algorithm>
+#include <atomic>
 
 #include "codegen/cpu/matmul_plan.h"
 #include "codegen/cpu/winograd_plan.h"
+#include "ir/support/error.h"
 #include "runtime/cpu/amx_tiles.h"
 #include "runtime/cpu/lanes.h"
 #include "runtime/cpu/library_calls.h"
@@ -14,18 +18,28 @@ namespace {
 
 using codegen::LibraryCall;
 
-constexpr int64_t kPanelTile = 2 * kAmxTile;  // elements of a panel and a step
+// The operands are uint16_t, bf16, or float. Splits of float multiply the
+// elements of a panel and a step.
+template <typename Element>
+constexpr bool kIsSplit = sizeof(Element) == sizeof(float);
+template <typename Element>
+constexpr int64_t kStep = kPanelTile*(kIsSplit<Element> ? kAmxSplits : 1);
 
+template <typename Element>
 struct Arguments {
-  const uint16_t* a = nullptr;  // operands of the plan, in its order
-  const uint16_t* b = nullptr;
+  const Element* a = nullptr;  // operands of the plan, in its order
+  const Element* b = nullptr;
   void* y = nullptr;
   char* workspace = nullptr;
+  std::atomic<bool>* has_special =
+      nullptr;  // set by elements that do not split
 };
 
 // --- Packing -----------------------------------------------------------------
 
-Corner FirstOperand(const AmxMatmulPlan& plan, const Arguments& args) {
+template <typename Element>
+Corner<Element> FirstOperand(const AmxMatmulPlan& plan,
+                             const Arguments<Element>& args) {
   return {.first = args.a,
           .outer_step = plan.a.row,
           .depth_step = plan.a.column,
@@ -33,7 +47,9 @@ Corner FirstOperand(const AmxMatmulPlan& plan, const Arguments& args) {
           .depth = plan.depth};
 }
 
-Corner SecondOperand(const AmxMatmulPlan& plan, const Arguments& args) {
+template <typename Element>
+Corner<Element> SecondOperand(const AmxMatmulPlan& plan,
+                              const Arguments<Element>& args) {
   return {.first = args.b,
           .outer_step = plan.b.column,
           .depth_step = plan.b.row,
@@ -41,26 +57,33 @@ Corner SecondOperand(const AmxMatmulPlan& plan, const Arguments& args) {
           .depth = plan.depth};
 }
 
-// Packs panels of a matrix, [panels, steps, 2 tiles]. `matrix` is that of the
-// first outer element and the first depth.
-template <typename Tiles, bool kPairs>
-FUSOR_INLINE void PackPanels(const Corner& matrix, IndexRange panels,
+// Packs panels of a matrix, [panels, steps, splits, 2 tiles]. `matrix` is that
+// of the first outer element and the first depth.
+template <typename Tiles, bool kPairs, typename Element>
+FUSOR_INLINE void PackPanels(const Arguments<Element>& args,
+                             const Corner<Element>& matrix, IndexRange panels,
                              IndexRange steps, uint16_t* to) {
   for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
     for (int64_t step = steps.begin; step < steps.end; ++step) {
       for (const int64_t half : {0, 1}) {
         const int64_t outer = panel * kAmxPanel + half * kAmxRows;
         const int64_t depth = step * kAmxDepth;
-        Tiles::template PackTile<kPairs>(
-            {.first = matrix.first + outer * matrix.outer_step +
-                      depth * matrix.depth_step,
-             .outer_step = matrix.outer_step,
-             .depth_step = matrix.depth_step,
-             .outer = matrix.outer - outer,
-             .depth = matrix.depth - depth},
-            to);
-        to += kAmxTile;
+        const Corner<Element> corner{.first = matrix.first +
+                                              outer * matrix.outer_step +
+                                              depth * matrix.depth_step,
+                                     .outer_step = matrix.outer_step,
+                                     .depth_step = matrix.depth_step,
+                                     .outer = matrix.outer - outer,
+                                     .depth = matrix.depth - depth};
+        if constexpr (kIsSplit<Element>) {
+          if (!Tiles::template PackTile<kPairs>(corner, to + half * kAmxTile)) {
+            args.has_special->store(true, std::memory_order_relaxed);
+          }
+        } else {
+          Tiles::template PackTile<kPairs>(corner, to + half * kAmxTile);
+        }
       }
+      to += kStep<Element>;
     }
   }
 }
@@ -119,24 +142,28 @@ struct RowPanels {
 };
 
 // Packs these panels unless they are read where they are.
-template <typename Tiles>
-FUSOR_INLINE RowPanels PrepareRows(const AmxMatmulPlan& plan, const Corner& a,
+template <typename Tiles, typename Element>
+FUSOR_INLINE RowPanels PrepareRows(const AmxMatmulPlan& plan,
+                                   const Arguments<Element>& args,
                                    IndexRange panels, IndexRange steps,
                                    uint16_t* workspace) {
-  if (plan.is_a_in_place()) {
-    return {.first = a.first + panels.begin * kAmxPanel * a.outer_step +
-                     steps.begin * kAmxDepth,
-            .row = a.outer_step,
-            .tile = kAmxRows * a.outer_step,
-            .step = kAmxDepth,
-            .panel = kAmxPanel * a.outer_step};
+  const Corner<Element> a = FirstOperand(plan, args);
+  if constexpr (!kIsSplit<Element>) {
+    if (plan.is_a_in_place()) {
+      return {.first = a.first + panels.begin * kAmxPanel * a.outer_step +
+                       steps.begin * kAmxDepth,
+              .row = a.outer_step,
+              .tile = kAmxRows * a.outer_step,
+              .step = kAmxDepth,
+              .panel = kAmxPanel * a.outer_step};
+    }
   }
-  PackPanels<Tiles, false>(a, panels, steps, workspace);
+  PackPanels<Tiles, false>(args, a, panels, steps, workspace);
   return {.first = workspace,
           .row = kAmxDepth,
           .tile = kAmxTile,
-          .step = kPanelTile,
-          .panel = steps.size() * kPanelTile};
+          .step = kStep<Element>,
+          .panel = steps.size() * kStep<Element>};
 }
 
 // Panels of both operands that are multiplied over the same part of the depth.
@@ -151,7 +178,7 @@ struct Block {
   TileSums* sums = nullptr;  // [rows, columns], unless all the depth is here
 };
 
-template <typename Tiles>
+template <typename Tiles, typename Element>
 FUSOR_INLINE void MultiplyBlock(const AmxMatmulPlan& plan, Tiles& tiles,
                                 const Block& block, void* y) {
   // While AMX multiplies, the previous panel's sums are stored.
@@ -172,18 +199,18 @@ FUSOR_INLINE void MultiplyBlock(const AmxMatmulPlan& plan, Tiles& tiles,
       } else {
         tiles.LoadSums(sums);
       }
-      Add(tiles,
-          {.a = block.a.first + i * block.a.panel,
-           .a_row = block.a.row,
-           .a_next = block.a.tile,
-           .a_step = block.a.step,
-           .b = block.b + j * block.b_panel,
-           .b_next = kAmxTile,
-           .b_step = kPanelTile,
-           .steps = block.steps},
-          {plan.rows - row * kAmxPanel > kAmxRows,
-           plan.columns - column * kAmxPanel > kAmxRows},
-          [&] { result.Store(rows_per_step); });
+      Add<kIsSplit<Element>>(tiles,
+                             {.a = block.a.first + i * block.a.panel,
+                              .a_row = block.a.row,
+                              .a_next = block.a.tile,
+                              .a_step = block.a.step,
+                              .b = block.b + j * block.b_panel,
+                              .b_next = kAmxTile,
+                              .b_step = kStep<Element>,
+                              .steps = block.steps},
+                             {plan.rows - row * kAmxPanel > kAmxRows,
+                              plan.columns - column * kAmxPanel > kAmxRows},
+                             [&] { result.Store(rows_per_step); });
       tiles.StoreSums(sums);
       if (block.is_complete) result.Set(sums, row, column);
     }
@@ -198,8 +225,9 @@ struct PartWorkspace {
   TileSums* sums = nullptr;  // null if sums stay in tiles
 };
 
-PartWorkspace WorkspaceOf(const AmxMatmulPlan& plan, const Arguments& args,
-                          int64_t part) {
+template <typename Element>
+PartWorkspace WorkspaceOf(const AmxMatmulPlan& plan,
+                          const Arguments<Element>& args, int64_t part) {
   char* const a =
       args.workspace + plan.shared_bytes() + part * plan.part_bytes();
   char* const b = a + plan.packed_a_bytes();
@@ -211,21 +239,21 @@ PartWorkspace WorkspaceOf(const AmxMatmulPlan& plan, const Arguments& args,
 }
 
 // Computes a part of the result with the shared packed operand.
-template <typename Tiles>
-FUSOR_INLINE void RunShared(const AmxMatmulPlan& plan, const Arguments& args,
-                            int64_t part) {
+template <typename Tiles, typename Element>
+FUSOR_INLINE void RunShared(const AmxMatmulPlan& plan,
+                            const Arguments<Element>& args, int64_t part) {
   const PartWorkspace w = WorkspaceOf(plan, args, part);
   const IndexRange rows =
       Share(plan.row_panels(), part / plan.column_parts, plan.row_parts);
   const IndexRange columns =
       Share(plan.column_panels(), part % plan.column_parts, plan.column_parts);
-  const int64_t panel = plan.steps() * kPanelTile;
+  const int64_t panel = plan.steps() * kStep<Element>;
   const auto* const b = reinterpret_cast<const uint16_t*>(args.workspace);
   Tiles tiles;
   for (int64_t row = rows.begin; row < rows.end; row += plan.row_block()) {
     const IndexRange row_block{row, std::min(row + plan.row_block(), rows.end)};
-    const RowPanels a = PrepareRows<Tiles>(plan, FirstOperand(plan, args),
-                                           row_block, {0, plan.steps()}, w.a);
+    const RowPanels a =
+        PrepareRows<Tiles>(plan, args, row_block, {0, plan.steps()}, w.a);
     for (int64_t column = columns.begin; column < columns.end;
          column += plan.column_block()) {
       const IndexRange column_block{
@@ -234,26 +262,27 @@ FUSOR_INLINE void RunShared(const AmxMatmulPlan& plan, const Arguments& args,
         const int64_t end = std::min(step + plan.depth_block(), plan.steps());
         RowPanels from_step = a;
         from_step.first += step * a.step;
-        MultiplyBlock<Tiles>(plan, tiles,
-                             {.a = from_step,
-                              .b = b + column * panel + step * kPanelTile,
-                              .b_panel = panel,
-                              .rows = row_block,
-                              .columns = column_block,
-                              .steps = end - step,
-                              .first = step == 0,
-                              .is_complete = end == plan.steps(),
-                              .sums = w.sums},
-                             args.y);
+        MultiplyBlock<Tiles, Element>(
+            plan, tiles,
+            {.a = from_step,
+             .b = b + column * panel + step * kStep<Element>,
+             .b_panel = panel,
+             .rows = row_block,
+             .columns = column_block,
+             .steps = end - step,
+             .first = step == 0,
+             .is_complete = end == plan.steps(),
+             .sums = w.sums},
+            args.y);
       }
     }
   }
 }
 
 // Multiplies a part of the depth.
-template <typename Tiles>
-FUSOR_INLINE void RunDepth(const AmxMatmulPlan& plan, const Arguments& args,
-                           int64_t part) {
+template <typename Tiles, typename Element>
+FUSOR_INLINE void RunDepth(const AmxMatmulPlan& plan,
+                           const Arguments<Element>& args, int64_t part) {
   const PartWorkspace w = WorkspaceOf(plan, args, part);
   const IndexRange depth = Share(plan.steps(), part, plan.depth_parts);
   const IndexRange columns{0, plan.column_panels()};
@@ -262,14 +291,14 @@ FUSOR_INLINE void RunDepth(const AmxMatmulPlan& plan, const Arguments& args,
        step += plan.depth_block()) {
     const IndexRange steps{step,
                            std::min(step + plan.depth_block(), depth.end)};
-    PackPanels<Tiles, true>(SecondOperand(plan, args), columns, steps, w.b);
+    PackPanels<Tiles, true>(args, SecondOperand(plan, args), columns, steps,
+                            w.b);
     for (int64_t row = 0; row < plan.row_panels(); ++row) {
-      MultiplyBlock<Tiles>(
+      MultiplyBlock<Tiles, Element>(
           plan, tiles,
-          {.a = PrepareRows<Tiles>(plan, FirstOperand(plan, args),
-                                   {row, row + 1}, steps, w.a),
+          {.a = PrepareRows<Tiles>(plan, args, {row, row + 1}, steps, w.a),
            .b = w.b,
-           .b_panel = steps.size() * kPanelTile,
+           .b_panel = steps.size() * kStep<Element>,
            .rows = {row, row + 1},
            .columns = columns,
            .steps = steps.size(),
@@ -281,9 +310,9 @@ FUSOR_INLINE void RunDepth(const AmxMatmulPlan& plan, const Arguments& args,
 }
 
 // Adds up the sums of all parts of the depth and stores these rows of panels.
-template <typename Tiles>
-FUSOR_INLINE void AddParts(const AmxMatmulPlan& plan, const Arguments& args,
-                           IndexRange rows) {
+template <typename Tiles, typename Element>
+FUSOR_INLINE void AddParts(const AmxMatmulPlan& plan,
+                           const Arguments<Element>& args, IndexRange rows) {
   ResultPanel<Tiles> result(plan, args.y);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     for (int64_t column = 0; column < plan.column_panels(); ++column) {
@@ -303,16 +332,17 @@ FUSOR_INLINE void AddParts(const AmxMatmulPlan& plan, const Arguments& args,
 
 enum class Stage { kPack, kShared, kDepth, kAddParts };
 
-template <typename Tiles>
-FUSOR_INLINE void RunStage(const AmxMatmulPlan& plan, const Arguments& args,
-                           Stage stage, int64_t part) {
+template <typename Tiles, typename Element>
+FUSOR_INLINE void RunStage(const AmxMatmulPlan& plan,
+                           const Arguments<Element>& args, Stage stage,
+                           int64_t part) {
   switch (stage) {
     case Stage::kPack: {
       const IndexRange panels = Share(plan.column_panels(), part, plan.parts());
-      PackPanels<Tiles, true>(SecondOperand(plan, args), panels,
+      PackPanels<Tiles, true>(args, SecondOperand(plan, args), panels,
                               {0, plan.steps()},
                               reinterpret_cast<uint16_t*>(args.workspace) +
-                                  panels.begin * plan.steps() * kPanelTile);
+                                  panels.begin * plan.steps() * kStep<Element>);
       break;
     }
     case Stage::kShared:
@@ -327,31 +357,57 @@ FUSOR_INLINE void RunStage(const AmxMatmulPlan& plan, const Arguments& args,
   }
 }
 
+template <typename Element>
 FUSOR_AVX512_BF16 void RunStageAmx(const AmxMatmulPlan& plan,
-                                   const Arguments& args, Stage stage,
+                                   const Arguments<Element>& args, Stage stage,
                                    int64_t part) {
   RunStage<AmxTiles>(plan, args, stage, part);
 }
 
-void RunStagePlain(const AmxMatmulPlan& plan, const Arguments& args,
+template <typename Element>
+void RunStagePlain(const AmxMatmulPlan& plan, const Arguments<Element>& args,
                    Stage stage, int64_t part) {
   RunStage<PlainTiles>(plan, args, stage, part);
 }
 
+// Multiplies matrices of f32 that cannot be split.
+void MultiplyWhole(const AmxMatmulPlan& plan, const Arguments<float>& args) {
+  const auto order = [](const MatrixStrides& m) {
+    return m.column == 1 ? 'N' : 'T';
+  };
+  // The distance of rows, or of columns if these are contiguous. That of a
+  // single one may be less than its length.
+  const auto distance = [](const MatrixStrides& m, int64_t rows,
+                           int64_t columns) {
+    return m.column == 1 ? std::max(m.row, columns) : std::max(m.column, rows);
+  };
+  const dnnl_status_t status = dnnl_sgemm(
+      order(plan.a), order(plan.b), plan.rows, plan.columns, plan.depth, 1,
+      args.a, distance(plan.a, plan.rows, plan.depth), args.b,
+      distance(plan.b, plan.depth, plan.columns), 0,
+      static_cast<float*>(args.y), distance(plan.y, plan.rows, plan.columns));
+  FUSOR_CHECK(status == dnnl_success, kDevice, "oneDNN sgemm: status {}",
+              static_cast<int>(status));
+}
+
 // args: operands, result, workspace.
+template <typename Element>
 class AmxMatmulExecutable final : public CpuExecutable {
  public:
   AmxMatmulExecutable(const LibraryCall& call, const AmxMatmulPlan& plan)
       : CpuExecutable(call),
         plan_(plan),
-        run_stage_(MayUseAmx() ? RunStageAmx : RunStagePlain) {}
+        run_stage_(MayUseAmx() ? RunStageAmx<Element>
+                               : RunStagePlain<Element>) {}
 
   void Run(void* const* args) const override {
-    const Arguments arguments{
-        .a = static_cast<const uint16_t*>(args[plan_.swapped ? 1 : 0]),
-        .b = static_cast<const uint16_t*>(args[plan_.swapped ? 0 : 1]),
+    std::atomic<bool> has_special = false;
+    const Arguments<Element> arguments{
+        .a = static_cast<const Element*>(args[plan_.swapped ? 1 : 0]),
+        .b = static_cast<const Element*>(args[plan_.swapped ? 0 : 1]),
         .y = args[2],
-        .workspace = static_cast<char*>(args[3])};
+        .workspace = static_cast<char*>(args[3]),
+        .has_special = &has_special};
     const auto run = [&](Stage stage) {
       ForParts(plan_.parts(), [&](int64_t part) {
         run_stage_(plan_, arguments, stage, part);
@@ -360,19 +416,26 @@ class AmxMatmulExecutable final : public CpuExecutable {
     const bool shared = plan_.is_shared();
     run(shared ? Stage::kPack : Stage::kDepth);
     run(shared ? Stage::kShared : Stage::kAddParts);
+    if constexpr (kIsSplit<Element>) {
+      if (has_special) MultiplyWhole(plan_, arguments);
+    }
   }
 
  private:
   const AmxMatmulPlan plan_;
-  void (*const run_stage_)(const AmxMatmulPlan& plan, const Arguments& args,
-                           Stage stage, int64_t part);
+  void (*const run_stage_)(const AmxMatmulPlan& plan,
+                           const Arguments<Element>& args, Stage stage,
+                           int64_t part);
 };
 
 }  // namespace
 
 std::unique_ptr<CpuExecutable> MakeExecutable(const LibraryCall& call,
                                               const AmxMatmulPlan& plan) {
-  return std::make_unique<AmxMatmulExecutable>(call, plan);
+  if (plan.is_split) {
+    return std::make_unique<AmxMatmulExecutable<float>>(call, plan);
+  }
+  return std::make_unique<AmxMatmulExecutable<uint16_t>>(call, plan);
 }
 
 }  // namespace fusor::cpu

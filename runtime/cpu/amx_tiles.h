@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -18,12 +19,14 @@
 // GCC 12 warns about the undefined operands of its own intrinsics.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
 namespace fusor::cpu {
 
 // Two rows and two columns of tiles of sums: sums[i][j] += sum over steps of
-// a[i] * b[j]. A tile of a is [16, 32], one of b [16, 16, 2], contiguous.
+// a[i] * b[j]. A tile of a is [16, 32], one of b [16, 16, 2], contiguous. If a
+// product is split, a and b are the first of three packed parts each.
 struct TileProduct {
   const uint16_t* a = nullptr;
   int64_t a_row = 0, a_next = 0, a_step = 0;  // elements
@@ -37,13 +40,17 @@ struct TileGrid {
   bool two_rows = true, two_columns = true;
 };
 
+// Elements of a panel's two tiles, of one part of split elements.
+inline constexpr int64_t kPanelTile = 2 * kAmxTile;
+
 // Sums of all tiles, [2, 2, 16, 16].
 using TileSums = float[2][2][kAmxSums];
 
 // The corner of a matrix that a tile holds. `outer` counts rows of the first
 // operand or columns of the second. Either it or the depth is contiguous.
+template <typename Element>
 struct Corner {
-  const uint16_t* first = nullptr;
+  const Element* first = nullptr;
   int64_t outer_step = 0, depth_step = 0;
   int64_t outer = 0, depth = 0;  // elements from here to the matrix's end
 };
@@ -124,12 +131,26 @@ class AmxTiles {
     Store<3>(sums[1][1]);
   }
 
-  template <bool kTwoRows, bool kTwoColumns, typename Between>
+  template <bool kSplit, bool kTwoRows, bool kTwoColumns, typename Between>
   FUSOR_INLINE void Add(const TileProduct& p, const Between& between) {
     const uint16_t* a = p.a;
     const uint16_t* b = p.b;
     const int64_t row = p.a_row * static_cast<int64_t>(sizeof(uint16_t));
     for (int64_t step = 0; step < p.steps; ++step) {
+      if constexpr (kSplit) {
+        // The order loads one operand per product.
+        LoadColumns<kTwoColumns>(b);
+        AddRows<kTwoRows, kTwoColumns>(a + 2 * kPanelTile);
+        AddRows<kTwoRows, kTwoColumns>(a + kPanelTile);
+        AddColumns<kTwoRows, kTwoColumns>(b + kPanelTile);
+        AddRows<kTwoRows, kTwoColumns>(a);
+        AddColumns<kTwoRows, kTwoColumns>(b + 2 * kPanelTile);
+        AddColumns<kTwoRows, kTwoColumns>(b);
+        a += p.a_step;
+        b += p.b_step;
+        between();
+        continue;
+      }
       Load<4>(a, row);
       Load<6>(b, 64);
       asm volatile("tdpbf16ps %%tmm6, %%tmm4, %%tmm0" ::);
@@ -153,7 +174,8 @@ class AmxTiles {
   // Writes a tile [16, 32] of `outer` and depth, or, if `kPairs`, [16, 16, 2]
   // of pairs along the depth, `outer`, and the pair. Pads with zeros.
   template <bool kPairs>
-  FUSOR_AVX512_BF16 static void PackTile(const Corner& from, uint16_t* to) {
+  FUSOR_AVX512_BF16 static void PackTile(const Corner<uint16_t>& from,
+                                         uint16_t* to) {
     const bool deep = from.depth_step == 1;
     __m512i lines[16];  // words are pairs along the depth
     if (deep) {
@@ -177,11 +199,55 @@ class AmxTiles {
                             _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
       }
     }
-    if (deep == kPairs) TransposeWords(lines);
+    StoreLines<kPairs>(deep, lines, to);
+  }
+
+  // Packs f32 as three such tiles, which are kPanelTile elements apart. Returns
+  // whether all elements are finite, also when rounded to bf16.
+  template <bool kPairs>
+  FUSOR_AVX512_BF16 static bool PackTile(const Corner<float>& from,
+                                         uint16_t* to) {
+    const bool deep = from.depth_step == 1;
+    // Elements that share a line of words: the first and the last 16 along the
+    // depth, or those of an even and an odd depth.
+    __m512 x[16], y[16];
+    if (deep) {
+      const auto mask = First<__mmask32>(from.depth);
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) {
-      _mm512_store_si512(to + i * kAmxDepth, lines[i]);
+      for (int i = 0; i < 16; ++i) {
+        const __mmask32 here = i < from.outer ? mask : 0;
+        const float* line = from.first + i * from.outer_step;
+        x[i] = _mm512_maskz_loadu_ps(static_cast<__mmask16>(here), line);
+        y[i] = _mm512_maskz_loadu_ps(static_cast<__mmask16>(here >> 16),
+                                     line + 16);
+      }
+    } else {
+      const auto mask = First<__mmask16>(from.outer);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        const float* even = from.first + 2 * i * from.depth_step;
+        x[i] = _mm512_maskz_loadu_ps(2 * i < from.depth ? mask : 0, even);
+        y[i] = _mm512_maskz_loadu_ps(2 * i + 1 < from.depth ? mask : 0,
+                                     even + from.depth_step);
+      }
     }
+    __mmask16 special = 0;
+    for (int64_t split = 0; split < kAmxSplits; ++split) {
+      __m512i lines[16];
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        const auto halves =
+            reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(y[i], x[i]));
+        const __m512i low = WidenLow(halves), high = WidenHigh(halves);
+        lines[i] =
+            deep ? halves : _mm512_or_si512(_mm512_srli_epi32(low, 16), high);
+        if (split == 0) special |= IsSpecial(low) | IsSpecial(high);
+        x[i] = _mm512_sub_ps(x[i], reinterpret_cast<__m512>(low));
+        y[i] = _mm512_sub_ps(y[i], reinterpret_cast<__m512>(high));
+      }
+      StoreLines<kPairs>(deep, lines, to + split * kPanelTile);
+    }
+    return special == 0;
   }
 
   // Rounds and stores rows of sums, of which the first columns are elements of
@@ -207,6 +273,71 @@ class AmxTiles {
   }
 
  private:
+  // Stores words of pairs along the depth: lines of `outer` if `deep`, else of
+  // the depth.
+  template <bool kPairs>
+  FUSOR_AVX512_BF16_INLINE static void StoreLines(bool deep,
+                                                  __m512i (&lines)[16],
+                                                  uint16_t* to) {
+    if (deep == kPairs) TransposeWords(lines);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) {
+      _mm512_store_si512(to + i * kAmxDepth, lines[i]);
+    }
+  }
+
+  // The first or the last 16 elements of bf16 as words of f32.
+  FUSOR_AVX512_BF16_INLINE static __m512i WidenLow(__m512i halves) {
+    return _mm512_slli_epi32(
+        _mm512_cvtepu16_epi32(_mm512_castsi512_si256(halves)), 16);
+  }
+  FUSOR_AVX512_BF16_INLINE static __m512i WidenHigh(__m512i halves) {
+    return _mm512_slli_epi32(
+        _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(halves, 1)), 16);
+  }
+
+  // Returns which words are NaN or infinite.
+  FUSOR_AVX512_BF16_INLINE static __mmask16 IsSpecial(__m512i words) {
+    return _mm512_fpclass_ps_mask(reinterpret_cast<__m512>(words), 0x99);
+  }
+
+  template <bool kTwoColumns>
+  FUSOR_INLINE void LoadColumns(const uint16_t* b) {
+    Load<6>(b, 64);
+    if constexpr (kTwoColumns) Load<7>(b + kAmxTile, 64);
+  }
+  // Multiply other packed tiles of a by those of b, or of b by those of a.
+  template <bool kTwoRows, bool kTwoColumns>
+  FUSOR_INLINE void AddRows(const uint16_t* a) {
+    Load<4>(a, 64);
+    asm volatile("tdpbf16ps %%tmm6, %%tmm4, %%tmm0" ::);
+    if constexpr (kTwoColumns) {
+      asm volatile("tdpbf16ps %%tmm7, %%tmm4, %%tmm1" ::);
+    }
+    if constexpr (kTwoRows) {
+      Load<5>(a + kAmxTile, 64);
+      asm volatile("tdpbf16ps %%tmm6, %%tmm5, %%tmm2" ::);
+      if constexpr (kTwoColumns) {
+        asm volatile("tdpbf16ps %%tmm7, %%tmm5, %%tmm3" ::);
+      }
+    }
+  }
+  template <bool kTwoRows, bool kTwoColumns>
+  FUSOR_INLINE void AddColumns(const uint16_t* b) {
+    Load<6>(b, 64);
+    asm volatile("tdpbf16ps %%tmm6, %%tmm4, %%tmm0" ::);
+    if constexpr (kTwoRows) {
+      asm volatile("tdpbf16ps %%tmm6, %%tmm5, %%tmm2" ::);
+    }
+    if constexpr (kTwoColumns) {
+      Load<7>(b + kAmxTile, 64);
+      asm volatile("tdpbf16ps %%tmm7, %%tmm4, %%tmm1" ::);
+      if constexpr (kTwoRows) {
+        asm volatile("tdpbf16ps %%tmm7, %%tmm5, %%tmm3" ::);
+      }
+    }
+  }
+
   template <int kTile>
   FUSOR_INLINE void Load(const void* from, int64_t row_bytes) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(row_bytes),
@@ -230,13 +361,20 @@ class PlainTiles {
   }
   void StoreSums(TileSums& sums) { std::memcpy(sums, sums_, sizeof(sums_)); }
 
-  template <bool kTwoRows, bool kTwoColumns, typename Between>
+  template <bool kSplit, bool kTwoRows, bool kTwoColumns, typename Between>
   void Add(const TileProduct& p, const Between& between) {
+    constexpr int kSplits = kSplit ? kAmxSplits : 1;
     for (int64_t step = 0; step < p.steps; ++step) {
+      const uint16_t* a = p.a + step * p.a_step;
+      const uint16_t* b = p.b + step * p.b_step;
       for (int i = 0; i <= (kTwoRows ? 1 : 0); ++i) {
         for (int j = 0; j <= (kTwoColumns ? 1 : 0); ++j) {
-          AddTile(p.a + step * p.a_step + i * p.a_next, p.a_row,
-                  p.b + step * p.b_step + j * p.b_next, sums_[i][j]);
+          for (int of_a = kSplits - 1; of_a >= 0; --of_a) {
+            for (int of_b = kSplits - 1 - of_a; of_b >= 0; --of_b) {
+              AddTile(a + of_a * kPanelTile + i * p.a_next, p.a_row,
+                      b + of_b * kPanelTile + j * p.b_next, sums_[i][j]);
+            }
+          }
         }
       }
       between();
@@ -255,29 +393,51 @@ class PlainTiles {
     }
   }
 
-  template <bool kPairs>
-  static void PackTile(const Corner& from, uint16_t* to) {
+  template <bool kPairs, typename Element>
+  static bool PackTile(const Corner<Element>& from, uint16_t* to) {
+    bool finite = true;
     for (int64_t i = 0; i < kAmxRows; ++i) {
       for (int64_t k = 0; k < kAmxDepth; ++k) {
         const int64_t at =
             kPairs ? k / 2 * kAmxDepth + 2 * i + k % 2 : i * kAmxDepth + k;
-        to[at] = i < from.outer && k < from.depth
-                     ? from.first[i * from.outer_step + k * from.depth_step]
-                     : 0;
+        const Element x =
+            i < from.outer && k < from.depth
+                ? from.first[i * from.outer_step + k * from.depth_step]
+                : Element{0};
+        finite &= Split(x, to + at);
       }
     }
+    return finite;
   }
 
  private:
+  static bool Split(uint16_t x, uint16_t* to) {
+    *to = x;
+    return true;
+  }
+  static bool Split(float x, uint16_t* to) {
+    for (int64_t split = 0; split < kAmxSplits; ++split) {
+      uint16_t& part = to[split * kPanelTile];
+      Narrow(x, part);
+      x -= Widen(part);
+    }
+    return std::isfinite(Widen(*to));
+  }
+
   static void AddTile(const uint16_t* a, int64_t a_row, const uint16_t* b,
                       float* sums) {
+    // As AMX does, adds up the products of a tile before it adds them to a sum.
     for (int64_t row = 0; row < kAmxRows; ++row) {
+      float products[kAmxRows] = {};
       for (int64_t k = 0; k < kAmxDepth; ++k) {
         const float x = Widen(a[row * a_row + k]);
         const uint16_t* y = b + k / 2 * kAmxDepth + k % 2;
         for (int64_t column = 0; column < kAmxRows; ++column) {
-          sums[row * kAmxRows + column] += x * Widen(y[2 * column]);
+          products[column] += x * Widen(y[2 * column]);
         }
+      }
+      for (int64_t column = 0; column < kAmxRows; ++column) {
+        sums[row * kAmxRows + column] += products[column];
       }
     }
   }
@@ -286,17 +446,17 @@ class PlainTiles {
 };
 
 // `between` runs after each step, while the CPU multiplies.
-template <typename Tiles, typename Between>
+template <bool kSplit = false, typename Tiles, typename Between>
 FUSOR_INLINE void Add(Tiles& tiles, const TileProduct& p, TileGrid grid,
                       const Between& between) {
   if (grid.two_rows && grid.two_columns) {
-    tiles.template Add<true, true>(p, between);
+    tiles.template Add<kSplit, true, true>(p, between);
   } else if (grid.two_rows) {
-    tiles.template Add<true, false>(p, between);
+    tiles.template Add<kSplit, true, false>(p, between);
   } else if (grid.two_columns) {
-    tiles.template Add<false, true>(p, between);
+    tiles.template Add<kSplit, false, true>(p, between);
   } else {
-    tiles.template Add<false, false>(p, between);
+    tiles.template Add<kSplit, false, false>(p, between);
   }
 }
 template <typename Tiles>

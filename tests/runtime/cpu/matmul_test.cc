@@ -4,6 +4,12 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
 #include "tests/runtime/cpu/cpu_fixture.h"
 #include "tests/runtime/cpu/one_node.h"
 
@@ -14,10 +20,12 @@ using codegen::LibraryCall;
 using ir::DType;
 using ir::Layout;
 using ir::Shape;
+using ir::Tensor;
 using ir::TensorType;
 
 constexpr char kAmx[] = "fusor_amx";
 constexpr char kSgemm[] = "fusor_sgemm";
+constexpr char kSplitAmx[] = "fusor_amx_bf16x6";
 
 struct MatmulCase {
   int64_t m, k, n;
@@ -52,16 +60,24 @@ OneNode NodeOf(const MatmulCase& c) {
            {"relu", false}}};
 }
 
-// Runs the matmul by fusor's own implementation, on poisoned memory.
-void ExpectMatmulClose(const MatmulCase& c) {
-  const OneNode one = NodeOf(c);
-  LibraryCall call = one.PlainCall();
+LibraryCall CallBy(const std::string& implementation, const MatmulCase& c) {
+  LibraryCall call = NodeOf(c).PlainCall();
   if (c.transposed_result) call.results[0].layout = Layout{{1, 0}, {}};
-  call.implementation = c.dtype == DType::kF32 ? kSgemm : kAmx;
-  call.workspace_bytes = int64_t{16} << 20;
+  call.implementation = implementation;
+  call.workspace_bytes = int64_t{32} << 20;
+  return call;
+}
+
+// Runs the matmul by each of fusor's own implementations, on poisoned memory.
+void ExpectMatmulClose(const MatmulCase& c) {
   SCOPED_TRACE(testing::Message() << c.m << "x" << c.k << "x" << c.n << " "
                                   << c.transpose_a << c.transpose_b);
-  ExpectClose(one, call);
+  const std::vector<std::string> implementations =
+      c.dtype == DType::kF32 ? std::vector<std::string>{kSgemm, kSplitAmx}
+                             : std::vector<std::string>{kAmx};
+  for (const std::string& implementation : implementations) {
+    ExpectClose(NodeOf(c), CallBy(implementation, c));
+  }
 }
 
 // Both operands in both orders, as both dtypes of the result.
@@ -143,8 +159,85 @@ TEST(AmxMatmulTest, IsPlannedForLargeMatmuls) {
   EXPECT_NE(implementation("cpu-avx512", InF32(64, 768, 3072)), kSgemm);
   EXPECT_NE(implementation("cpu-amx", InF32(64, 768, 3072, false, true)),
             kSgemm);
+  EXPECT_EQ(implementation("cpu-amx", InF32(1024, 768, 512)), kSplitAmx);
+  EXPECT_NE(implementation("cpu-avx512", InF32(1024, 768, 512)), kSplitAmx);
+  EXPECT_NE(implementation("cpu-amx", InF32(4096, 768, 96)), kSplitAmx);
+  EXPECT_NE(implementation("cpu-amx", InF32(1024, 64, 512)), kSplitAmx);
   EXPECT_NE(implementation("cpu-amx", InF32(64, 768, 4096)), kSgemm);
   EXPECT_NE(implementation("cpu-amx", InF32(64, 768, 3000)), kSgemm);
+}
+
+TEST(SplitAmxTest, SeveralBlocks) {
+  ExpectMatmulClose(InF32(1100, 40, 600));
+  ExpectMatmulClose(InF32(560, 1600, 300, true, false));
+}
+
+TEST(SplitAmxTest, DeepSums) {
+  ExpectMatmulClose(InF32(96, 2500, 64, true, false));
+  ExpectMatmulClose(InF32(33, 1100, 40, false, true, true));
+}
+
+// Each sum's error is relative to the sum of its products' magnitudes. The root
+// of the mean square is compared with that of multiplications in f32.
+// Magnitudes of the operands differ by up to 2^`spread`.
+TEST(SplitAmxTest, IsAsAccurateAsF32) {
+  const MatmulCase c = InF32(61, 700, 45);
+  for (const int spread : {0, 8, 40}) {
+    std::vector<Tensor> operands = NodeOf(c).Operands();
+    for (Tensor& operand : operands) {
+      for (size_t i = 0; i < operand.data.size(); ++i) {
+        const auto exponent = static_cast<int>(i * 17 % 41) * spread / 40;
+        operand.data[i] = std::ldexp(operand.data[i], exponent - spread / 2);
+      }
+    }
+    const auto error = [&](const char* implementation) {
+      LibraryCall call = CallBy(implementation, c);
+      const Tensor y = RunCall(call, operands)[0];
+      double squares = 0;
+      for (int64_t row = 0; row < c.m; ++row) {
+        for (int64_t column = 0; column < c.n; ++column) {
+          double sum = 0, magnitude = 0;
+          for (int64_t k = 0; k < c.k; ++k) {
+            const double product = operands[0].data[row * c.k + k] *
+                                   operands[1].data[k * c.n + column];
+            sum += product;
+            magnitude += std::fabs(product);
+          }
+          squares +=
+              std::pow((y.data[row * c.n + column] - sum) / magnitude, 2);
+        }
+      }
+      return std::sqrt(squares / static_cast<double>(c.m * c.n));
+    };
+    EXPECT_LE(error(kSplitAmx), 1.2 * error(kSgemm)) << spread;
+  }
+}
+
+// The last number is finite in f32 and infinite in bf16.
+TEST(SplitAmxTest, SpecialNumbersAreMultipliedInF32) {
+  const MatmulCase c = InF32(17, 40, 18);
+  const std::vector<Tensor> plain = NodeOf(c).Operands();
+  for (const double special :
+       {std::numeric_limits<double>::infinity(), std::nan(""), 3.4e38}) {
+    for (const size_t operand : {0, 1}) {
+      std::vector<Tensor> operands = plain;
+      operands[operand].data[45] = special;
+      const Tensor exact = NodeOf(c).Expected(operands)[0];
+      LibraryCall call = CallBy(kSplitAmx, c);
+      const Tensor y = RunCall(call, operands)[0];
+      for (size_t i = 0; i < y.data.size(); ++i) {
+        if (std::isfinite(exact.data[i])) {
+          EXPECT_NEAR(y.data[i], exact.data[i],
+                      1e-5 * (1 + std::fabs(exact.data[i])));
+        } else {
+          EXPECT_EQ(std::isnan(y.data[i]), std::isnan(exact.data[i]));
+          if (std::isinf(exact.data[i])) {
+            EXPECT_EQ(y.data[i], exact.data[i]);
+          }
+        }
+      }
+    }
+  }
 }
 
 // All operands and the result in both orders. No size is a multiple of a
