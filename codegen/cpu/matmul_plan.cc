@@ -42,11 +42,12 @@ constexpr int64_t kLeastMacs = int64_t{1} << 28;
 constexpr int64_t kSmallResult = int64_t{160} << 10;
 constexpr int64_t kLargeResult = int64_t{1} << 20;
 constexpr int64_t kOneDnnRows = 64;
-// The same for operands of f32. Splitting one element takes as long as
-// multiplying it some 50 times.
+// The same for operands of f32. A split element must be multiplied often, or
+// splitting takes longer than AMX saves: the least rows * columns / (rows +
+// columns).
 constexpr int64_t kLeastSplitDepth = 96;
 constexpr int64_t kLeastSplitUses = 160;
-// Their speed, relative to multiplying f32.
+// The speed of split multiplication, relative to f32's.
 constexpr double kSplitSpeed = 1.4;
 
 // Blocks of f32: 0.3 MB of the first operand, which stays in the second level.

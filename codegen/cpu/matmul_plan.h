@@ -43,7 +43,8 @@ struct MatmulGeometry {
 // the next 8 bits (Henry, Tang and Heinecke, "Leveraging the bfloat16
 // Artificial Intelligence Datatype For Higher-Precision Computations", 2019). A
 // product is the sum of six: a1 b1 + a1 b2 + a2 b1 + a1 b3 + a2 b2 + a3 b1.
-// Those left out are less than a product's rounding error in f32, 2^-24 |a b|.
+// The other three products are left out: together they are less than 2^-24
+// |a b|, the rounding error of one product in f32.
 // AMX takes parts below 2^-126 for zero. If an operand has NaN, infinity, or a
 // number that is infinite in bf16, oneDNN multiplies in f32.
 //
