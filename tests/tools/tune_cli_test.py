@@ -200,9 +200,10 @@ class AutoTest(TuneCase):
             self.assertGreater(trial["modelled_images_per_second"], 0)
         best = max(trials, key=lambda t: t.get("images_per_second", 0))
         batch = self.chosen["settings"]["--batch-size"]
-        # A gain of less than 1 % does not count.
+        # The model decides between choices that differ by no more than 2 %, and
+        # a gain over the default of no more than 1 % does not count.
         self.assertGreaterEqual(
-            1.011 * max(t["images_per_second"] for t in trials
+            1.02 * 1.011 * max(t["images_per_second"] for t in trials
                         if t["batch"] == batch and "images_per_second" in t),
             best["images_per_second"])
         text = self.chosen["text"]
