@@ -104,6 +104,36 @@ std::optional<size_t> AccumulatedInput(const Graph& body) {
   return static_cast<size_t>(addend->index());
 }
 
+std::optional<Epilogue> EpilogueOf(const Node& node) {
+  return EpilogueOf(IsLibraryFusion(node) ? node.body() : nullptr);
+}
+
+std::optional<Epilogue> EpilogueOf(const Graph* body) {
+  Epilogue epilogue;
+  if (body == nullptr) return epilogue;
+  if (body->outputs().size() != 1) return std::nullopt;
+  const auto is_input = [](const Value* value) {
+    return BeforeCasts(value)->producer() == nullptr;
+  };
+  const Node* node = BeforeCasts(body->outputs()[0].value)->producer();
+  if (IsOp(node, OpKind::kRelu)) {
+    epilogue.relu = true;
+    node = BeforeCasts(node->input(0))->producer();
+  }
+  if (IsOp(node, OpKind::kAdd)) {
+    const Node* rows = node->input(1)->producer();
+    if (!IsOp(rows, OpKind::kBroadcast) || !is_input(rows->input(0))) {
+      return std::nullopt;
+    }
+    epilogue.bias = true;
+    node = BeforeCasts(node->input(0))->producer();
+  }
+  const bool plain =
+      node == &LibraryOpIn(*body) &&
+      std::all_of(node->inputs().begin(), node->inputs().end(), is_input);
+  return plain ? std::optional(epilogue) : std::nullopt;
+}
+
 ChannelSums SumChannels(Builder& b, Value* x) {
   Value* wide = b.Cast(x, WideOf(x->type().dtype));
   Value* sum = b.ReduceSum(wide, kAllButChannels);
@@ -239,7 +269,7 @@ void LibraryFusion::SetPrologue(const Prologue& prologue) {
   if (prologue.addend != nullptr) AddResult(read);
 }
 
-Value* LibraryFusion::WideGradient() {
+Value* LibraryFusion::WideResult() {
   Value* result = body_->outputs()[0].value;
   const DType wide = WideOf(dtype_);
   if (result->type().dtype == wide) return result;
@@ -257,19 +287,32 @@ Value* LibraryFusion::WideGradient() {
   return result;
 }
 
-void LibraryFusion::SetGradient(Builder& b, Value* wide) {
+void LibraryFusion::SetResult(Builder& b, Value* wide) {
   body_->mutable_outputs()[0].value = b.Cast(wide, dtype_);
 }
 
 void LibraryFusion::Add(Value* addend) {
-  Value* gradient = WideGradient();
+  Value* gradient = WideResult();
   Builder b = BuilderBefore(nullptr);
-  SetGradient(b, b.Plus(gradient, AddWide(b, addend)));
+  SetResult(b, b.Plus(gradient, AddWide(b, addend)));
+}
+
+void LibraryFusion::AddBias(Value* bias) {
+  Value* product = WideResult();
+  Builder b = BuilderBefore(nullptr);
+  const TensorType& type = product->type();
+  const auto last = static_cast<int64_t>(type.rank()) - 1;
+  SetResult(b, b.Plus(product, b.BroadcastAlong(AddWide(b, bias), type, last)));
+}
+
+void LibraryFusion::AddRelu() {
+  Builder b = BuilderBefore(nullptr);
+  body_->mutable_outputs()[0].value = b.Relu(body_->outputs()[0].value);
 }
 
 void LibraryFusion::MaskAndSum(std::span<const SavedNorm> norms,
                                Value* shortcut) {
-  Value* gradient = WideGradient();
+  Value* gradient = WideResult();
   Builder b = BuilderBefore(nullptr);
   std::vector<SavedNorm> saved;
   std::vector<Value*> normalized;
@@ -289,7 +332,7 @@ void LibraryFusion::MaskAndSum(std::span<const SavedNorm> norms,
   }
   if (shortcut != nullptr) add(AddWide(b, shortcut));
   Value* mask = b.Compare("gt", y, 0.0);
-  SetGradient(b, b.Select(mask, gradient, b.Zeros(gradient->type())));
+  SetResult(b, b.Select(mask, gradient, b.Zeros(gradient->type())));
   Value* result = body_->outputs()[0].value;
   for (size_t n = 0; n < saved.size(); ++n) {
     const NormGradientSums sums =
@@ -302,7 +345,10 @@ void LibraryFusion::MaskAndSum(std::span<const SavedNorm> norms,
 }
 
 Node* LibraryFusion::Build(Graph& graph, Node* before) && {
-  FindLibraryOp(*body_).mutable_attrs().Set("algorithm", std::string());
+  Node& op = FindLibraryOp(*body_);
+  if (op.HasTrait(OpTrait::kConvolution)) {
+    op.mutable_attrs().Set("algorithm", std::string());
+  }
   return graph.AddNode(OpKind::kFusion, operands_,
                        {{"kind", std::string("library")}}, location_, before,
                        std::move(body_));

@@ -45,6 +45,17 @@ std::string FusedOps(const Graph& body);
 // overwrites that operand.
 std::optional<size_t> AccumulatedInput(const Graph& body);
 
+// What a call applies to the result of its library op: it adds a bias [N] to
+// each row of a matmul's result, and then takes the ReLU.
+struct Epilogue {
+  bool bias = false;
+  bool relu = false;
+};
+// Returns the epilogue of a call; nullopt if the body computes anything else.
+// A node that is no library fusion, and no body, has an empty one.
+std::optional<Epilogue> EpilogueOf(const Node& node);
+std::optional<Epilogue> EpilogueOf(const Graph* body);
+
 // The sums over all dimensions except channels of a tensor [N,C,H,W] and of its
 // square, each [C] and at least f32.
 struct ChannelSums {
@@ -87,7 +98,7 @@ NormGradientSums SumNormGradient(Builder& b, const SavedNorm& norm,
 // operands. Ignores names and locations.
 bool SameExpression(const Value& a, const Value& b);
 
-// A library fusion under construction. Starts as a convolution or as a library
+// A library fusion under construction. Starts as a library op or as a library
 // fusion; each function adds ops to the body, and operands and results after
 // the present ones.
 class LibraryFusion {
@@ -115,6 +126,11 @@ class LibraryFusion {
 
   // Adds `addend` to a data gradient.
   void Add(Value* addend);
+  // Adds a bias, [N], to each row of a matmul's result, which is rounded
+  // afterwards.
+  void AddBias(Value* bias);
+  // Takes the ReLU of result 0.
+  void AddRelu();
   // Multiplies the data gradient by the derivative of relu(y), where y is the
   // sum of the normalisations and, if not null, of `shortcut`. Adds
   // SumNormGradient of each normalisation to the results.
@@ -130,9 +146,9 @@ class LibraryFusion {
   // Adds an operand and returns it cast to at least f32.
   Value* AddWide(Builder& b, Value* value);
   void AddResult(Value* value);
-  // Returns the data gradient before it is rounded to the result's dtype.
-  Value* WideGradient();
-  void SetGradient(Builder& b, Value* wide);
+  // Returns result 0 before it is rounded to the result's dtype.
+  Value* WideResult();
+  void SetResult(Builder& b, Value* wide);
 
   std::unique_ptr<Graph> body_;
   std::vector<Value*> operands_;

@@ -321,17 +321,6 @@ bool MaskPooledGradient(ir::Graph& graph, PassContext& context);
 // with a location for each. Throws kUsage for unknown op names.
 bool MixedPrecision(ir::Graph& graph, PassContext& context);
 
-// Sets the relu attribute of a conv2d whose only reader is a relu, if the
-// target's library applies it at no cost. Runs after differentiation. Counts
-// conv_relu.
-bool FuseConvEpilogue(ir::Graph& graph, PassContext& context);
-
-// Gives a matmul a bias operand and the relu attribute if its only reader adds
-// a vector to its rows or is a ReLU, and the target's library has such a
-// matmul. Adds no bias with eager rounding. Runs after differentiation. Counts
-// matmul_bias and matmul_relu.
-bool FuseMatmulEpilogue(ir::Graph& graph, PassContext& context);
-
 // Chooses the algorithm and layouts of every library op among the target's
 // candidates (ChooseCandidate), assigns layouts to all values, fixes the layout
 // of state permanently, and inserts a `copy` node between different layouts
@@ -339,6 +328,17 @@ bool FuseMatmulEpilogue(ir::Graph& graph, PassContext& context);
 // PassOptions::choices, counts convolutions, and in chosen_convolutions those
 // with a choice.
 bool AssignLayout(ir::Graph& graph, PassContext& context);
+
+// Fuses the ReLU that alone reads a conv2d into its call (ir/library_fusion.h),
+// if the target's library computes both by the same algorithm in the same
+// layouts. Runs after differentiation. Counts conv_relu.
+bool FuseConvEpilogue(ir::Graph& graph, PassContext& context);
+
+// Fuses what alone reads a matmul into its call: the addition of a vector to
+// its rows, and a ReLU, if the target's library has such a matmul. Fuses no
+// addition with eager rounding. Runs after differentiation. Counts matmul_bias
+// and matmul_relu.
+bool FuseMatmulEpilogue(ir::Graph& graph, PassContext& context);
 
 // Caches cast weights: library ops read weights and biases that mixed precision
 // narrows from state that stores them narrowed (ir/weight_copy.h), instead of

@@ -38,8 +38,7 @@ bool AmxApplies(const Convolution& conv, const ir::Attrs& attrs,
   }
   switch (conv.kind) {
     case ConvKind::kForward:
-      return groups > 1 && weight == DType::kBF16 && operands == 2 &&
-             !attrs.Bool("relu");
+      return groups > 1 && weight == DType::kBF16 && operands == 2;
     case ConvKind::kGradInput:
       return weight == DType::kBF16;
     case ConvKind::kGradWeight:

@@ -31,8 +31,7 @@ bool Applies(const Convolution& conv, const ir::Attrs& attrs) {
   const int64_t channels = conv.x.shape[1];
   const int64_t groups = attrs.Int("groups");
   const int64_t per_group = channels / groups;
-  const bool relu = conv.kind == ConvKind::kForward && attrs.Bool("relu");
-  return groups > 1 && conv.y.shape[1] == channels && !relu &&
+  return groups > 1 && conv.y.shape[1] == channels &&
          per_group <= kMostPerGroup && kMostPerGroup % per_group == 0 &&
          conv.weight.shape[2] * per_group <= kMostTerms &&
          HasOwnCalls(conv.x.dtype) && conv.y.dtype == conv.x.dtype &&

@@ -74,7 +74,6 @@ std::optional<Im2colPlan> Plan(const Convolution& conv, const ir::Attrs& attrs,
   ir::Attrs transposed;
   transposed.Set("transpose_a", kind == ConvKind::kGradWeight);
   transposed.Set("transpose_b", false);
-  transposed.Set("relu", false);
   const bool of_weight = kind == ConvKind::kGradWeight;
   const TensorType& b = of_weight ? patches : matrix;
   const TensorType& result = of_weight ? matrix : patches;

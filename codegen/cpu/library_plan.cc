@@ -60,11 +60,11 @@ LibraryPlan PlanLibraryCall(const LibraryCall& call, bool amx) {
     types.insert(types.end(), call.results.begin(), call.results.end());
     CheckImageSizes(call.op_name(), types);
   }
-  if (call.body != nullptr) return {"reference"};
-  const bool named = call.implementation.ends_with(kAmxImplementation);
   if (const auto plan = PlanWinograd(call); plan.has_value()) {
     return {kWinogradImplementation, WorkspaceBytes(*plan), *plan};
   }
+  if (call.body != nullptr) return {"reference"};
+  const bool named = call.implementation.ends_with(kAmxImplementation);
   if (const auto plan = PlanWideWinograd(call); plan.has_value()) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};
   }

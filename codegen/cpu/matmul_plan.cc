@@ -87,7 +87,7 @@ std::optional<MatmulGeometry> GeometryOf(const TensorType& a,
                                          const TensorType& b,
                                          const TensorType& y,
                                          const ir::Attrs& attrs) {
-  if (attrs.Bool("relu") || y.num_elements() == 0 || a.num_elements() == 0) {
+  if (y.num_elements() == 0 || a.num_elements() == 0) {
     return std::nullopt;
   }
   const auto of_a = StridesOf(a, attrs.Bool("transpose_a"));

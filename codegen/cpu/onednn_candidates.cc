@@ -88,7 +88,6 @@ std::optional<Chosen> Query(ConvKind kind, const ConvDescs& d,
                             const std::string& algorithm) {
   switch (kind) {
     case ConvKind::kForward: {
-      if (attrs.Bool("relu")) return std::nullopt;  // oneDNN's ReLU drops NaN
       const auto pd = ConvForward(d, attrs, algorithm);
       if (!pd.has_value()) return std::nullopt;
       return FromPd(pd, pd->src_desc(), pd->weights_desc(), pd->dst_desc());
@@ -413,7 +412,6 @@ std::vector<LibraryCandidate> MatmulCandidates(const Node& node,
   for (const TensorType* type : {&a, &b, &y}) {
     if (!ToDnnl(type->dtype).has_value()) return {};
   }
-  if (node.num_inputs() > 2 || node.attrs().Bool("relu")) return {};
   const auto pd = Matmul(a, b, y, node.attrs());
   if (!pd.has_value()) return {};
   LibraryCandidate c;
@@ -425,6 +423,15 @@ std::vector<LibraryCandidate> MatmulCandidates(const Node& node,
   c.modelled_ns = static_cast<int64_t>(
       2.0 * static_cast<double>(ir::NodeMacs(node)) / target.peak_gflops_f32);
   return {c};
+}
+
+// Of fusions, there are only convolutions with a ReLU. oneDNN's ReLU turns NaN
+// into 0, which the IR forbids.
+std::vector<LibraryCandidate> FusedCandidates(const Node& node,
+                                              const ir::Target& target) {
+  auto winograd = WinogradCandidate(node, target);
+  if (!winograd.has_value()) return {};
+  return {*std::move(winograd)};
 }
 
 // Returns the key under which a node's candidates are cached. Creating a
@@ -441,9 +448,6 @@ std::string ProblemKey(const Node& node, const ir::Target& target) {
     for (int64_t v : node.attrs().Ints(name)) key += fmt::format(" {}", v);
   }
   key += fmt::format(" {}", node.attrs().Int("groups"));
-  if (node.kind() == ir::OpKind::kConv2d) {
-    key += fmt::format(" {}", node.attrs().Bool("relu"));
-  }
   return key;
 }
 
@@ -452,7 +456,7 @@ std::string ProblemKey(const Node& node, const ir::Target& target) {
 std::vector<LibraryCandidate> LibraryCandidates(const Node& node,
                                                 const ir::Target& target) {
   if (ir::ConvolutionOf(node).has_value()) {
-    if (!ir::IsPlainConvolution(node)) return {};
+    if (!ir::IsPlainConvolution(node)) return FusedCandidates(node, target);
     const Convolution t = *ir::ConvolutionOf(node);
     CheckImageSizes(node.op_name(), {t.x, t.weight, t.y}, node.location());
     static std::mutex mutex;

@@ -70,9 +70,7 @@ OneDnnPlan FinishConv(PrimitivePlan conv, size_t weight,
                         .bytes = static_cast<int64_t>(packed.get_size())}};
 }
 
-// oneDNN's ReLU turns NaN into 0, which the IR forbids.
 std::optional<OneDnnPlan> PlanConv(const LibraryCall& call) {
-  if (call.attrs.Bool("relu")) return std::nullopt;
   const int64_t groups = call.attrs.Int("groups");
   ConvDescs d{ToDesc(call.operands[0]),
               ToDesc(GroupedWeight(call.operands[1], groups)),
@@ -172,8 +170,6 @@ std::optional<OneDnnPlan> PlanPoolGrad(const LibraryCall& call) {
 }
 
 std::optional<OneDnnPlan> PlanMatmul(const LibraryCall& call) {
-  // No pass creates such a call for a CPU.
-  if (call.operands.size() > 2 || call.attrs.Bool("relu")) return std::nullopt;
   const auto pd =
       Matmul(call.operands[0], call.operands[1], call.results[0], call.attrs);
   if (!pd.has_value()) return std::nullopt;

@@ -34,8 +34,7 @@ bool Applies(const Convolution& conv, const ir::Attrs& attrs) {
   const int64_t groups = attrs.Int("groups");
   const int64_t in = conv.x.shape[1] / groups;
   const int64_t out = conv.y.shape[1] / groups;
-  const bool relu = conv.kind == ConvKind::kForward && attrs.Bool("relu");
-  return groups > 1 && !relu && std::min(in, out) >= kFewestPerGroup &&
+  return groups > 1 && std::min(in, out) >= kFewestPerGroup &&
          std::max(in, out) <= kMostPerGroup && HasOwnCalls(conv.x.dtype) &&
          conv.y.dtype == conv.x.dtype && HasOwnCalls(conv.weight.dtype);
 }

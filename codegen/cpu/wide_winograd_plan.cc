@@ -61,13 +61,12 @@ bool AppliesInF32(const Convolution& conv, const ir::Attrs& attrs,
     return type.dtype == DType::kF32;
   };
   const auto& pad = attrs.Ints("pad");
-  const bool relu = conv.kind == ConvKind::kForward && attrs.Bool("relu");
   const int64_t groups = attrs.Int("groups");
   const int64_t in = conv.weight.shape[1], out = conv.weight.shape[0] / groups;
   // oneDNN's Winograd gradient with AVX-512 is faster.
   const bool is_slower = conv.kind == ConvKind::kGradWeight && lanes == 16 &&
                          groups == 1 && in % 16 == 0 && out % 16 == 0;
-  return lanes <= MostLanes() && !is_slower && !relu &&
+  return lanes <= MostLanes() && !is_slower &&
          ir::HasWinogradGeometry(conv.weight.shape, attrs) && is_f32(conv.x) &&
          is_f32(conv.weight) && is_f32(conv.y) && in % kLeastChunk == 0 &&
          out % kLeastChunk == 0 && std::max(pad[0], pad[1]) <= 2;

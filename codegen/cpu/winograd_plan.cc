@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ir/library_fusion.h"
 #include "ir/target/cost.h"
 
 namespace fusor::cpu {
@@ -114,7 +115,7 @@ WinogradGradWeightPlan PlanGradWeight(const WinogradShape& shape, int64_t parts,
 
 // `bias`: the dtype of the bias; nullopt if there is none.
 WinogradPlan Plan(const ir::Convolution& conv, const ir::Attrs& attrs,
-                  std::optional<DType> bias) {
+                  std::optional<DType> bias, bool relu) {
   const WinogradShape shape{WinogradGeometryOf(conv, attrs)};
   const int64_t parts = omp_get_max_threads();
   if (conv.kind == ConvKind::kGradWeight) {
@@ -122,7 +123,7 @@ WinogradPlan Plan(const ir::Convolution& conv, const ir::Attrs& attrs,
   }
   WinogradConvPlan plan = PlanConv(shape, parts);
   plan.flipped = conv.kind == ConvKind::kGradInput;
-  plan.relu = !plan.flipped && attrs.Bool("relu");
+  plan.relu = relu;
   plan.bias = bias;
   return plan;
 }
@@ -175,8 +176,12 @@ std::optional<ir::LibraryCandidate> WinogradCandidate(
     const ir::Node& node, const ir::Target& target) {
   const auto conv = ir::ConvolutionOf(node);
   if (!conv.has_value() || target.winograd_efficiency == 0 ||
-      !target.bf16_matmul || target.channel_block() != kWinogradBlock ||
-      !AppliesInBf16(*conv, node.attrs())) {
+      !target.bf16_matmul || target.channel_block() != kWinogradBlock) {
+    return std::nullopt;
+  }
+  const auto epilogue = ir::EpilogueOf(node);
+  const ir::Attrs& attrs = ir::LibraryOp(node).attrs();
+  if (!epilogue.has_value() || !AppliesInBf16(*conv, attrs)) {
     return std::nullopt;
   }
   std::optional<DType> bias;
@@ -187,8 +192,8 @@ std::optional<ir::LibraryCandidate> WinogradCandidate(
   ir::LibraryCandidate c;
   c.name = c.algorithm = "winograd";
   c.implementation = kWinogradImplementation;
-  c.workspace_bytes = WorkspaceBytes(Plan(*conv, node.attrs(), bias));
-  c.modelled_ns = ir::WinogradNs(node, target);
+  c.workspace_bytes = WorkspaceBytes(Plan(*conv, attrs, bias, epilogue->relu));
+  c.modelled_ns = ir::WinogradNs(*conv, target);
   switch (conv->kind) {
     case ConvKind::kForward:
       c.operands = {x, weight};
@@ -211,14 +216,16 @@ std::optional<WinogradPlan> PlanWinograd(const LibraryCall& call) {
   const auto found = ConvolutionBy(call, "winograd");
   if (!found.has_value()) return std::nullopt;
   const ir::Convolution& conv = *found;
+  const auto epilogue = ir::EpilogueOf(call.body.get());
   const auto [x, weight, y] = LayoutsOf(conv.kind);
-  if (!AppliesInBf16(conv, call.attrs) || conv.x.layout != x ||
-      conv.weight.layout != weight || conv.y.layout != y) {
+  if (!epilogue.has_value() || !AppliesInBf16(conv, call.attrs) ||
+      conv.x.layout != x || conv.weight.layout != weight ||
+      conv.y.layout != y) {
     return std::nullopt;
   }
   std::optional<DType> bias;
   if (call.operands.size() == 3) bias = call.operands[2].dtype;
-  return Plan(conv, call.attrs, bias);
+  return Plan(conv, call.attrs, bias, epilogue->relu);
 }
 
 }  // namespace fusor::cpu

@@ -193,18 +193,13 @@ class Translator {
       const Tensor dx = adds ? At(result) : Define(*result);
       return graph_.Convolve(kind, node.attrs(), dx, b, a, adds ? 1 : 0);
     }
-    // A bias and a ReLU of the op itself.
-    const bool bias = node.num_inputs() == 3;
-    const bool relu = node.attrs().Bool("relu");
     const Tensor y = Define(*result);
-    Tensor value = bias || relu ? Virtual(*result) : y;
-    graph_.Convolve(kind, node.attrs(), a, b, value);
-    if (bias) {
-      const Tensor sum = relu ? Virtual(*result) : y;
-      graph_.Pointwise(CUDNN_POINTWISE_ADD, value, At(node.input(2)), sum);
-      value = sum;
+    if (node.num_inputs() == 2) {
+      return graph_.Convolve(kind, node.attrs(), a, b, y);
     }
-    if (relu) graph_.Relu(value, y);
+    const Tensor product = Virtual(*result);
+    graph_.Convolve(kind, node.attrs(), a, b, product);
+    graph_.Pointwise(CUDNN_POINTWISE_ADD, product, At(node.input(2)), y);
   }
 
   // Adds the operation that computes result `first` and the next ones. Returns

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "ir/library_fusion.h"
 #include "ir/support/error.h"
 
 namespace fusor::cuda {
@@ -49,13 +50,15 @@ int64_t Matrices(const TensorType& type) {
 
 std::optional<MatmulProblem> DescribeMatmul(const LibraryCall& call) {
   if (call.op != ir::OpKind::kMatmul) return std::nullopt;
+  const auto epilogue = ir::EpilogueOf(call.body.get());
   const TensorType& a = call.operands[1];  // cuBLASLt's
   const TensorType& b = call.operands[0];
   const TensorType& c = call.results[0];
   MatmulProblem p;
   p.batch = Matrices(c);
-  if (!IsPlain(a) || !IsPlain(b) || !IsPlain(c) || a.dtype != b.dtype ||
-      Matrices(a) != p.batch || Matrices(b) != p.batch || !HasKnownBias(call)) {
+  if (!epilogue.has_value() || !IsPlain(a) || !IsPlain(b) || !IsPlain(c) ||
+      a.dtype != b.dtype || Matrices(a) != p.batch || Matrices(b) != p.batch ||
+      !HasKnownBias(call)) {
     return std::nullopt;
   }
   p.transpose_a = call.attrs.Bool("transpose_b");
@@ -74,8 +77,8 @@ std::optional<MatmulProblem> DescribeMatmul(const LibraryCall& call) {
   p.stride_c = p.m * p.n;
   p.operands = a.dtype;
   p.result = c.dtype;
-  p.bias = call.operands.size() > 2;
-  p.relu = call.attrs.Bool("relu");
+  p.bias = epilogue->bias;
+  p.relu = epilogue->relu;
   return p;
 }
 

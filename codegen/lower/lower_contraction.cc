@@ -562,11 +562,6 @@ void ContractionLowering::EmitResults(int reg) {
     const int bias = emitter_->EvalAt(node().input(2), contraction_.bias);
     reg = builder_.Compute(ir::ScalarOp::kAdd, dtype_, {reg, bias});
   }
-  const bool may_be_relu = node().kind() == ir::OpKind::kMatmul ||
-                           node().kind() == ir::OpKind::kConv2d;
-  if (may_be_relu && node().attrs().Bool("relu")) {
-    reg = builder_.Compute(ir::ScalarOp::kRelu, dtype_, {reg});
-  }
   const DType dtype = node().output()->type().dtype;
   if (dtype != dtype_ || eager_) {
     reg = builder_.Compute(ir::ScalarOp::kIdentity, dtype, {reg}, eager_);

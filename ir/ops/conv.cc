@@ -122,8 +122,7 @@ Attrs GeometryOf(const Node& n) {
 Grads GradConv(Builder& b, const Node& n, DOutputs d) {
   Value* x = n.input(0);
   Value* w = n.input(1);
-  Value* dz = n.attrs().Bool("relu") ? ReluGradient(b, n.output(), d[0]) : d[0];
-  Value* dy = b.Cast(dz, x->type().dtype);
+  Value* dy = b.Cast(d[0], x->type().dtype);
   Attrs attrs = GeometryOf(n);
   attrs.Set("input_shape", x->type().shape);
   Value* dx = b.Add("conv2d_grad_input", {dy, w}, attrs)->output();
@@ -133,7 +132,7 @@ Grads GradConv(Builder& b, const Node& n, DOutputs d) {
   Grads grads{dx, dw};
   if (n.num_inputs() == 3) {
     grads.push_back(
-        b.Cast(b.ReduceSum(dz, {0, 2, 3}), n.input(2)->type().dtype));
+        b.Cast(b.ReduceSum(d[0], {0, 2, 3}), n.input(2)->type().dtype));
   }
   return grads;
 }
@@ -187,8 +186,8 @@ std::vector<OpDef> MakeConvOps() {
   conv.kind = OpKind::kConv2d;
   conv.name = "conv2d";
   conv.summary =
-      "x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O]? -> [N,O,H',W']; relu "
-      "applied last where set; accumulated wide, rounded to result_dtype";
+      "x [N,C,H,W], weight [O,C/groups,KH,KW], bias [O]? -> [N,O,H',W']; "
+      "accumulated wide, rounded to result_dtype";
   conv.min_inputs = 2;
   conv.max_inputs = 3;
   conv.fusion = FusionKind::kLibrary;
@@ -197,7 +196,6 @@ std::vector<OpDef> MakeConvOps() {
   conv.layout = LayoutRule::kChosen;
   conv.wide_vectors = true;
   conv.attrs = geometry;
-  conv.attrs.push_back({"relu", false});
   conv.infer = InferConv;
   conv.gradient = GradConv;
   conv.macs = ConvMacs;

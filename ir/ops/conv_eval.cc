@@ -100,10 +100,8 @@ void EvalConv(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
       AddProduct(from, w, to);
     }
   }
-  const bool relu = node.attrs().Bool("relu");
-  for (size_t i = 0; i < y.size(); ++i) {
-    if (in.size() == 3) y[i] += in[2]->data[i % g.w[0]];
-    if (relu && y[i] < 0) y[i] = 0;
+  if (in.size() == 3) {
+    for (size_t i = 0; i < y.size(); ++i) y[i] += in[2]->data[i % g.w[0]];
   }
   FromChannelsLast(y, *out[0]);
 }

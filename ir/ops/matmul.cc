@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <numeric>
 
 #include "ir/builder.h"
 #include "ir/interpreter/matrix_product.h"
@@ -22,8 +21,6 @@ std::vector<TensorType> InferMatmul(Types in, const Attrs& attrs) {
               "expected two operands of equal rank of at least 2");
   FUSOR_CHECK(a.dtype == b.dtype && IsFloat(a.dtype), kGraph,
               "expected operands of one floating dtype");
-  FUSOR_CHECK(in.size() < 3 || IsFloat(in[2].dtype), kGraph,
-              "expected a floating bias, got {}", DTypeName(in[2].dtype));
   const bool ta = attrs.Bool("transpose_a");
   const bool tb = attrs.Bool("transpose_b");
   const int64_t m = a.shape[rank - (ta ? 1 : 2)];
@@ -31,8 +28,6 @@ std::vector<TensorType> InferMatmul(Types in, const Attrs& attrs) {
   const int64_t kb = b.shape[rank - (tb ? 1 : 2)];
   const int64_t n = b.shape[rank - (tb ? 2 : 1)];
   FUSOR_CHECK(k == kb, kGraph, "inner dimensions {} and {} differ", k, kb);
-  FUSOR_CHECK(in.size() < 3 || in[2].shape == Shape{n}, kGraph,
-              "expected a bias of {} elements, got {}", n, ToString(in[2]));
   const std::string& result = attrs.String("result_dtype");
   const auto dtype = result.empty() ? a.dtype : ParseDType(result);
   FUSOR_CHECK(dtype.has_value() && IsFloat(*dtype), kGraph,
@@ -54,26 +49,10 @@ Grads GradMatmul(Builder& b, const Node& n, DOutputs d) {
   const bool tb = n.attrs().Bool("transpose_b");
   Value* x = n.input(0);
   Value* w = n.input(1);
-  Value* dz = n.attrs().Bool("relu") ? ReluGradient(b, n.output(), d[0]) : d[0];
-  Value* dy = b.Cast(dz, x->type().dtype);
+  Value* dy = b.Cast(d[0], x->type().dtype);
   Value* dx = ta ? b.Matmul(w, dy, tb, true) : b.Matmul(dy, w, false, !tb);
   Value* dw = tb ? b.Matmul(dy, x, true, ta) : b.Matmul(x, dy, !ta, false);
-  Grads grads{dx, dw};
-  if (n.num_inputs() == 3) {
-    std::vector<int64_t> rows(dz->type().rank() - 1);
-    std::iota(rows.begin(), rows.end(), 0);
-    grads.push_back(b.Cast(b.ReduceSum(dz, rows), n.input(2)->type().dtype));
-  }
-  return grads;
-}
-
-void EvalEpilogue(const Node& node, EvalInputs in, Tensor& y) {
-  const bool relu = node.attrs().Bool("relu");
-  const auto columns = static_cast<size_t>(y.type.shape.back());
-  for (size_t i = 0; i < y.data.size(); ++i) {
-    if (in.size() == 3) y.data[i] += in[2]->data[i % columns];
-    if (relu) y.data[i] = EvalScalar(ScalarOp::kRelu, {&y.data[i], 1});
-  }
+  return {dx, dw};
 }
 
 void EvalMatmul(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
@@ -110,7 +89,6 @@ void EvalMatmul(const Node& node, EvalInputs in, EvalOutputs out, EvalMode) {
       for (double*& row : to) row += width;
     }
   }
-  EvalEpilogue(node, in, *out[0]);
 }
 
 int64_t MatmulMacs(const Node& node) {
@@ -123,20 +101,16 @@ std::vector<OpDef> MakeMatmulOps() {
   OpDef op;
   op.kind = OpKind::kMatmul;
   op.name = "matmul";
-  op.summary =
-      "[..,M,K] x [..,K,N], bias [N]? -> [..,M,N]; relu applied last where "
-      "set; "
-      "rounded to result_dtype";
+  op.summary = "[..,M,K] x [..,K,N] -> [..,M,N]; rounded to result_dtype";
   op.min_inputs = 2;
-  op.max_inputs = 3;
+  op.max_inputs = 2;
   op.fusion = FusionKind::kLibrary;
   op.traits = OpTrait::kPure | OpTrait::kResultDType;
   op.precision = PrecisionRule::kAllow;
   op.layout = LayoutRule::kOrdered;
   op.attrs = {{"transpose_a", false},
               {"transpose_b", false},
-              {"result_dtype", std::string("")},
-              {"relu", false}};
+              {"result_dtype", std::string("")}};
   op.infer = InferMatmul;
   op.gradient = GradMatmul;
   op.macs = MatmulMacs;

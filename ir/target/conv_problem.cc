@@ -59,8 +59,7 @@ bool IsDepthwise(const Node& node) {
   const Attrs& attrs = node.attrs();
   return attrs.Int("groups") == weight[0] && weight[1] == 1 &&
          conv->x.shape[1] == weight[0] && AreOnes(attrs.Ints("dilation")) &&
-         attrs.Ints("pad").size() == 2 &&
-         (conv->kind != ConvKind::kForward || !attrs.Bool("relu"));
+         attrs.Ints("pad").size() == 2;
 }
 
 bool IsStridedDepthwiseGradient(const Node& node) {

@@ -28,11 +28,11 @@ std::optional<Convolution> ConvolutionOf(const Node& node);
 bool HasWinogradGeometry(const Node& node);
 bool HasWinogradGeometry(const Shape& weight, const Attrs& attrs);
 
-// True for a convolution with at most a bias and a ReLU, no library fusion.
+// True for a convolution with at most a bias, no library fusion.
 bool IsPlainConvolution(const Node& node);
 
 // True for a convolution, or a gradient of one, with one filter per channel
-// that reads only that channel, without dilation and ReLU.
+// that reads only that channel, without dilation.
 bool IsDepthwise(const Node& node);
 // True for a depthwise data gradient whose filters move by more than a pixel.
 bool IsStridedDepthwiseGradient(const Node& node);

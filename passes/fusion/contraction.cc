@@ -262,7 +262,7 @@ std::optional<Contraction> ContractionOf(const Node& node,
   std::iota(dims.begin(), dims.end(), 0);
   c.domain.maps[node.output()] = MapOf(result.shape, dims);
   if (node.num_inputs() == 3) {
-    c.bias = MapOf(node.input(2)->type().shape, {matmul ? dims.back() : 1});
+    c.bias = MapOf(node.input(2)->type().shape, {1});
   }
   const int fastest = FastestDim(result);
   const bool of_first = Reads(c.factors[0], fastest);

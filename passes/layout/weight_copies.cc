@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "ir/builder.h"
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/target/cost.h"
@@ -43,7 +44,7 @@ bool IsConversion(const Node& node) {
 }
 
 bool IsLibraryRead(const ir::Use& use) {
-  return use.node->op().fusion == ir::FusionKind::kLibrary &&
+  return ir::LibraryOp(*use.node).op().fusion == ir::FusionKind::kLibrary &&
          use.node->kind() != OpKind::kCopy;
 }
 

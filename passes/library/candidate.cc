@@ -47,6 +47,16 @@ auto FindByName(std::vector<ir::LibraryCandidate>& candidates,
 
 }  // namespace
 
+bool FitsLayouts(const ir::Node& node, const ir::LibraryCandidate& candidate) {
+  for (size_t i = 0; i < node.num_inputs(); ++i) {
+    if (node.input(i)->type().layout != candidate.operands[i]) return false;
+  }
+  for (size_t i = 0; i < node.num_outputs(); ++i) {
+    if (node.output(i)->type().layout != candidate.results[i]) return false;
+  }
+  return true;
+}
+
 bool HasCandidate(const ir::Node& node, const PassContext& context) {
   auto candidates = context.target().Candidates(node);
   const std::string* name = ChosenName(node, context);

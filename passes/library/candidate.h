@@ -13,6 +13,10 @@ namespace fusor::passes {
 inline constexpr char kSpaceToDepth[] = "space_to_depth";
 inline constexpr char kPadChannels[] = "pad_channels";
 
+// Returns true if the candidate has the layouts of the node's operands and
+// results.
+bool FitsLayouts(const ir::Node& node, const ir::LibraryCandidate& candidate);
+
 // Returns true if the target has a candidate for the node. If
 // PassOptions::choices name one for its problem and dtype: if it has that one.
 bool HasCandidate(const ir::Node& node, const PassContext& context);

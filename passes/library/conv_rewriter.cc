@@ -18,16 +18,6 @@ using ir::Value;
 
 constexpr char kFuseConvNormPass[] = "fuse_conv_norm";
 
-bool FitsLayouts(const Node& node, const ir::LibraryCandidate& candidate) {
-  for (size_t i = 0; i < node.num_inputs(); ++i) {
-    if (node.input(i)->type().layout != candidate.operands[i]) return false;
-  }
-  for (size_t i = 0; i < node.num_outputs(); ++i) {
-    if (node.output(i)->type().layout != candidate.results[i]) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,

@@ -137,9 +137,10 @@ class AtJoins {
   // Returns true for a convolution that can be moved before all readers of `y`,
   // of which `first` is the first, and has no fusion other than statistics.
   static bool MayApply(const Node& reader, const Value* y, const Node& first) {
-    const Node& conv = ir::LibraryOp(reader);
-    if (conv.kind() != OpKind::kConv2d || reader.num_inputs() != 2 ||
-        reader.input(0) != y || conv.attrs().Bool("relu")) {
+    const auto epilogue = ir::EpilogueOf(reader);
+    if (ir::LibraryOp(reader).kind() != OpKind::kConv2d ||
+        reader.num_inputs() != 2 || reader.input(0) != y ||
+        (epilogue.has_value() && epilogue->relu)) {
       return false;
     }
     const Node* weight = reader.input(1)->producer();

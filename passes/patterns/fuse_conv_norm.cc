@@ -58,7 +58,7 @@ bool IsGradOf(const Use& use, const Value* mean) {
 // convolution's result has no readers but that normalisation and its gradient.
 // Libraries may lack statistics for convolutions with a bias.
 bool BiasMovesMean(const Graph& graph, const Node& conv, const Node& norm) {
-  if (conv.num_inputs() != 3 || conv.attrs().Bool("relu")) return false;
+  if (conv.num_inputs() != 3) return false;
   const Value* y = conv.output();
   const Value* mean = norm.output(1);
   return norm.input(0) == y && !graph.IsOutput(y) &&

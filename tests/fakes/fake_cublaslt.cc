@@ -160,7 +160,8 @@ struct Job {
             sum += x[p.transpose_a ? a.At(i, k, m) : a.At(i, m, k)] *
                    y[p.transpose_b ? b.At(i, n, k) : b.At(i, k, n)];
           }
-          sum += bias[m];
+          // Accumulators are f32.
+          sum = static_cast<float>(sum) + bias[m];
           z.data[c.At(i, m, n)] = p.relu && sum < 0 ? 0 : sum;
         }
       }

@@ -278,6 +278,64 @@ TEST_F(NarrowLibraryFusionTest, AddsBeforeItRounds) {
   Check(EvalMode::kTyped);
 }
 
+TEST_F(LibraryFusionTest, AddsABiasAndTakesTheRelu) {
+  const Node* matmul = b_.Matmul(In({2, 3, 4}), In({2, 4, 6}))->producer();
+  Value* bias = In({6});
+  Value* sum = b_.Plus(matmul->output(),
+                       b_.BroadcastAlong(bias, matmul->output()->type(), 2));
+  const Node* biased = Fuse(matmul, [&](auto& f) { f.AddBias(bias); });
+  const Node* both = Fuse(biased, [](auto& f) { f.AddRelu(); });
+  const Node* conv = Conv(Image(), In({6, 3, 3, 3}));
+  const Node* positive = Fuse(conv, [](auto& f) { f.AddRelu(); });
+  ExpectEqual(biased->output(), sum);
+  ExpectEqual(both->output(), b_.Relu(sum));
+  ExpectEqual(positive->output(), b_.Relu(conv->output()));
+  Check();
+  const auto expect = [](const Node& node, bool has_bias, bool has_relu) {
+    const auto epilogue = EpilogueOf(node);
+    ASSERT_TRUE(epilogue.has_value());
+    EXPECT_EQ(epilogue->bias, has_bias);
+    EXPECT_EQ(epilogue->relu, has_relu);
+  };
+  expect(*matmul, false, false);
+  expect(*biased, true, false);
+  expect(*both, true, true);
+  expect(*positive, false, true);
+}
+
+// The sum is rounded once: there is no 2049 in f16.
+TEST_F(NarrowLibraryFusionTest, AddsABiasBeforeItRounds) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %x = data : f16[1,1]
+    %w = data : f16[1,1]
+    %bias = data : f16[1]
+    %y = matmul(%x, %w) : f16[1,1]
+    return %y as "y"
+  })");
+  LibraryFusion fusion(*graph->nodes()[0]);
+  fusion.AddBias(graph->input(2));
+  const Node* node = std::move(fusion).Build(*graph, nullptr);
+  graph->mutable_outputs()[0].value = node->output();
+  const auto number = [&](size_t input, double value) {
+    return Tensor{graph->input(input)->type(), {value}};
+  };
+  const std::vector<Tensor> inputs{number(0, 2.0), number(1, 1024.5),
+                                   number(2, 1.0)};
+  EXPECT_EQ(Interpret(*graph, inputs, EvalMode::kTyped)[0].data[0], 2050);
+}
+
+TEST_F(LibraryFusionTest, OtherBodiesAreNoEpilogues) {
+  Value* x = Image();
+  Value* w = In({6, 3, 3, 3});
+  const Node* conv = Conv(x, w);
+  EXPECT_FALSE(EpilogueOf(*Fuse(conv, [](auto& f) { f.AddChannelSums(); })));
+  EXPECT_FALSE(EpilogueOf(*Fuse(conv, [&](auto& f) {
+    f.SetPrologue({x, Vector(), Vector()});
+  })));
+  const Node* gradient = GradInput(In({2, 6, 5, 4}), w);
+  EXPECT_FALSE(EpilogueOf(*Fuse(gradient, [&](auto& f) { f.Add(x); })));
+}
+
 // Layers with equal calls share one call. Names and locations are ignored.
 TEST_F(LibraryFusionTest, BodiesOfEqualCallsAreEqual) {
   Value* x = Image();

@@ -8,6 +8,7 @@
 #include "ir/builder.h"
 #include "ir/interpreter/interpreter.h"
 #include "ir/io/printer.h"
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/hash.h"
 #include "ir/support/philox.h"
@@ -36,7 +37,8 @@ class Draw {
   uint32_t i_ = 0;
 };
 
-// Supports every library op with a random layout for each operand and result.
+// Supports every library op with a random layout for each operand and result. A
+// library fusion has those of its op.
 class MoodyTarget final : public ir::TargetQueries {
  public:
   explicit MoodyTarget(uint64_t seed) : seed_(seed) {}
@@ -44,9 +46,9 @@ class MoodyTarget final : public ir::TargetQueries {
 
   std::vector<ir::LibraryCandidate> Candidates(
       const ir::Node& node) const override {
-    if (node.op().layout != ir::LayoutRule::kChosen) return {};
-    Draw draw(
-        HashBytes(node.location().path, HashBytes(node.op_name(), seed_)));
+    const ir::Node& op = ir::LibraryOp(node);
+    if (op.op().layout != ir::LayoutRule::kChosen) return {};
+    Draw draw(HashBytes(node.location().path, HashBytes(op.op_name(), seed_)));
     ir::LibraryCandidate candidate;
     candidate.algorithm = "direct";
     for (const Value* input : node.inputs()) {

@@ -58,6 +58,19 @@ std::vector<ir::Tensor> InterpretCall(
   return it->second;
 }
 
+codegen::LibraryCall EpilogueCall(ir::Graph& graph, const ir::Node& matmul,
+                                  std::optional<ir::DType> bias, bool relu) {
+  if (!bias.has_value() && !relu) return codegen::CallOf(matmul);
+  ir::LibraryFusion fusion(matmul);
+  if (bias.has_value()) {
+    const ir::Shape columns{matmul.output()->type().shape.back()};
+    fusion.AddBias(
+        graph.AddInput({*bias, columns, {}}, ir::InputRole::kBias, "bias"));
+  }
+  if (relu) fusion.AddRelu();
+  return codegen::CallOf(*std::move(fusion).Build(graph, nullptr));
+}
+
 void RunLibraryCall(const codegen::LibraryCall& call, void* const* args) {
   CheckAddsInPlace(call, args);
   ir::Graph graph;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -31,6 +32,11 @@ class CallMemory {
 // is one.
 std::vector<ir::Tensor> InterpretCall(
     const ir::Node& call, std::span<const ir::Tensor* const> operands);
+
+// Returns the call of a matmul of `graph` that also adds a bias of the given
+// dtype, if any, and takes the ReLU.
+codegen::LibraryCall EpilogueCall(ir::Graph& graph, const ir::Node& matmul,
+                                  std::optional<ir::DType> bias, bool relu);
 
 // Executes a library call with the interpreter in typed mode. `args` are the
 // operands, the results and, if the call has one, the workspace. Overwrites the

@@ -156,9 +156,6 @@ void AddTheRest(OpSamples& all) {
   all.insert(
       {"sum_of_squares", {{x, x, {{5}}}, {{"groups", Ints{2, 1}}}, kFloats}});
   all.insert({"matmul", {{{{2, 3}}, {{3, 4}}}, {}, kFloats}});
-  all.insert(
-      {"matmul",
-       {{{{2, 3}}, {{3, 4}}, {{4}, {}, -4, -2}}, {{"relu", true}}, kFloats}});
   const SampleOperand image{{2, 3, 4, 4}};
   const SampleOperand weight{{2, 3, 3, 3}};
   const SampleOperand pooled{{2, 3, 2, 2}};

@@ -96,14 +96,12 @@ class Generator {
     if (draw_.Chance(0.4)) a = b = {draw_.Between(1, 3)};
     a.insert(a.end(), {ta ? k : m, ta ? m : k});
     b.insert(b.end(), {tb ? n : k, tb ? k : n});
-    std::vector<Value*> operands{Factor({dtype_, a, {}}),
-                                 Factor({dtype_, b, {}})};
-    Attrs attrs{{"transpose_a", ta}, {"transpose_b", tb}};
-    if (draw_.Chance(0.3)) {
-      operands.push_back(Input({dtype_, {n}, {}}));
-      attrs.Set("relu", draw_.Chance(0.5));
-    }
-    return graph_->AddNode("matmul", operands, attrs)->output();
+    const std::vector<Value*> operands{Factor({dtype_, a, {}}),
+                                       Factor({dtype_, b, {}})};
+    return graph_
+        ->AddNode("matmul", operands,
+                  {{"transpose_a", ta}, {"transpose_b", tb}})
+        ->output();
   }
 
   Value* Convolution() {
@@ -128,7 +126,6 @@ class Generator {
       std::vector<Value*> operands{Factor(Laid(x(stride), channels)),
                                    Factor(Laid(w, weights))};
       if (draw_.Chance(0.3)) operands.push_back(Input({dtype_, {o}, {}}));
-      attrs.Set("relu", draw_.Chance(0.3));
       return Node("conv2d", operands, attrs, Laid(y, channels).layout);
     }
     if (kind == 1) {

@@ -73,8 +73,7 @@ codegen::LibraryCall CallOf(const Shape& shape, ir::DType dtype) {
   call.attrs = {{"transpose_a", shape.transpose_a},
                 {"transpose_b", shape.transpose_b},
                 {"result_dtype",
-                 std::string(call.results[0].dtype == dtype ? "" : "f32")},
-                {"relu", false}};
+                 std::string(call.results[0].dtype == dtype ? "" : "f32")}};
   call.operands = {shape.transpose_a ? type(shape.k, shape.m, false)
                                      : type(shape.m, shape.k, false),
                    shape.transpose_b ? type(shape.n, shape.k, false)

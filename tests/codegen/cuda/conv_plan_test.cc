@@ -167,7 +167,8 @@ TEST_F(ConvPlanTest, BiasAndReluAreApplied) {
       ++forward;
       ASSERT_EQ(call.operands.size(), 3);
       EXPECT_EQ(call.operands[2].dtype, dtype);
-      EXPECT_TRUE(call.attrs.Bool("relu"));
+      ASSERT_NE(call.body, nullptr);
+      EXPECT_EQ(ir::FusedOps(*call.body), "conv2d,relu");
       EXPECT_THAT(call.implementation, StartsWith("cudnn eng"));
     }
     EXPECT_EQ(forward, 9) << ir::DTypeName(dtype);

@@ -7,6 +7,7 @@
 
 #include "ir/interpreter/interpreter.h"
 #include "runtime/backend/backend_loader.h"
+#include "tests/testing/library_call.h"
 
 namespace fusor::test {
 namespace {
@@ -56,7 +57,9 @@ struct Product {
 };
 
 Product MakeProduct(bool transpose_a, bool transpose_b, ir::Shape batch,
-                    DType dtype, DType result, bool relu = false) {
+                    DType dtype, DType result,
+                    std::optional<DType> bias = std::nullopt,
+                    bool relu = false) {
   Product product;
   const auto shape = [&](int64_t rows, int64_t columns, bool transpose) {
     ir::Shape s = batch;
@@ -64,25 +67,23 @@ Product MakeProduct(bool transpose_a, bool transpose_b, ir::Shape batch,
     s.push_back(transpose ? rows : columns);
     return s;
   };
-  LibraryCall& call = product.call;
-  call.op = ir::OpKind::kMatmul;
-  call.attrs = {{"transpose_a", transpose_a},
-                {"transpose_b", transpose_b},
-                {"result_dtype", std::string(ir::DTypeName(result))},
-                {"relu", relu}};
-  call.operands = {{dtype, shape(3, 5, transpose_a), {}},
-                   {dtype, shape(5, 4, transpose_b), {}}};
   std::vector<ir::Value*> inputs;
-  for (const ir::TensorType& type : call.operands) {
+  for (const ir::TensorType& type :
+       {ir::TensorType{dtype, shape(3, 5, transpose_a), {}},
+        ir::TensorType{dtype, shape(5, 4, transpose_b), {}}}) {
     inputs.push_back(
         product.graph->AddInput(type, ir::InputRole::kData, "operand"));
     product.inputs.push_back(
         {type, Numbers(static_cast<size_t>(type.num_elements()),
                        static_cast<double>(product.inputs.size()))});
   }
-  ir::Value* c = product.graph->AddNode("matmul", inputs, call.attrs)->output();
-  product.graph->AddOutput(c, "c");
-  call.results = {c->type()};
+  const ir::Node* matmul = product.graph->AddNode(
+      "matmul", inputs,
+      {{"transpose_a", transpose_a},
+       {"transpose_b", transpose_b},
+       {"result_dtype", std::string(ir::DTypeName(result))}});
+  product.graph->AddOutput(matmul->output(), "c");
+  product.call = EpilogueCall(*product.graph, *matmul, bias, relu);
   return product;
 }
 
@@ -139,8 +140,7 @@ TEST(MatmulPlanTest, NamesTheEpilogue) {
   const auto compiler = Compiler();
   const auto prepared = [&](DType result, DType bias, bool relu) {
     LibraryCall call =
-        MakeProduct(false, true, {}, DType::kF16, result, relu).call;
-    call.operands.push_back({bias, {4}, {}});
+        MakeProduct(false, true, {}, DType::kF16, result, bias, relu).call;
     compiler->PrepareCall(call);
     return call;
   };
@@ -156,7 +156,8 @@ TEST(MatmulPlanTest, NamesTheEpilogue) {
   EXPECT_EQ(prepared(DType::kF16, DType::kF32, false).implementation,
             "unchosen");
   LibraryCall relu =
-      MakeProduct(false, true, {}, DType::kF16, DType::kF16, true).call;
+      MakeProduct(false, true, {}, DType::kF16, DType::kF16, std::nullopt, true)
+          .call;
   compiler->PrepareCall(relu);
   EXPECT_EQ(json::parse(relu.plan).at("epilogue"), "relu");
 }

@@ -313,21 +313,16 @@ TEST_P(ConvolutionTest, ForwardEqualsItsDefinition) {
   Value* x = f.Random(c.x, 1);
   Value* w = f.Random(c.w, 2);
   Value* bias = f.Random({c.w[0]}, 3);
-  Node* node = f.b.Conv2d(x, w, bias, c.options)->producer();
-  for (const bool relu : {false, true}) {
-    node->mutable_attrs().Set("relu", relu);
-    const Tensor y = f.Run(node->output());
-    Tensor expected{y.type, std::vector<double>(y.data.size())};
-    ForEachProduct(c, y.type.shape, [&](int64_t i, int64_t j, int64_t k) {
-      expected.data[k] += f.inputs[0].data[i] * f.inputs[1].data[j];
-    });
-    const int64_t plane = y.type.shape[2] * y.type.shape[3];
-    for (size_t i = 0; i < y.data.size(); ++i) {
-      expected.data[i] += f.inputs[2].data[i / plane % c.w[0]];
-      if (relu) expected.data[i] = std::max(expected.data[i], 0.0);
-    }
-    EXPECT_TRUE(AllClose(y, expected, 1e-12, 1e-13));
+  const Tensor y = f.Run(f.b.Conv2d(x, w, bias, c.options));
+  Tensor expected{y.type, std::vector<double>(y.data.size())};
+  ForEachProduct(c, y.type.shape, [&](int64_t i, int64_t j, int64_t k) {
+    expected.data[k] += f.inputs[0].data[i] * f.inputs[1].data[j];
+  });
+  const int64_t plane = y.type.shape[2] * y.type.shape[3];
+  for (size_t i = 0; i < y.data.size(); ++i) {
+    expected.data[i] += f.inputs[2].data[i / plane % c.w[0]];
   }
+  EXPECT_TRUE(AllClose(y, expected, 1e-12, 1e-13));
 }
 
 TEST_P(ConvolutionTest, GradientsEqualTheirDefinitions) {
@@ -339,7 +334,6 @@ TEST_P(ConvolutionTest, GradientsEqualTheirDefinitions) {
   const Shape y_shape = conv->output()->type().shape;
   Value* dy = f.Random(y_shape, 4);
   Attrs attrs = conv->attrs();
-  attrs.Erase("relu");
   attrs.Set("input_shape", c.x);
   const Tensor dx =
       f.Run(f.b.Add("conv2d_grad_input", {dy, w}, attrs)->output());

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/interpreter/interpreter.h"
+#include "ir/library_fusion.h"
 #include "passes/passes.h"
 #include "tests/testing/graph_text.h"
 #include "tests/testing/random_graph.h"
@@ -11,17 +12,24 @@ namespace {
 
 // --- Convolutions ------------------------------------------------------------
 
-// A library with f32 convolutions. Grouped convolutions with ReLU use another
-// implementation.
+// A library with f32 convolutions. With a ReLU, grouped convolutions use
+// another implementation, and it has no channels_last.
 class ConvTarget final : public ir::TargetQueries {
  public:
   const ir::Target& target() const override { return target_; }
   std::vector<ir::LibraryCandidate> Candidates(
       const ir::Node& node) const override {
     if (node.output()->type().dtype != ir::DType::kF32) return {};
-    const bool slow =
-        node.attrs().Int("groups") > 1 && node.attrs().Bool("relu");
-    return {{.algorithm = "direct", .implementation = slow ? "ref" : "jit"}};
+    const bool relu = ir::IsLibraryFusion(node);
+    const bool slow = ir::LibraryOp(node).attrs().Int("groups") > 1 && relu;
+    ir::LibraryCandidate direct{.algorithm = "direct",
+                                .implementation = slow ? "ref" : "jit"};
+    direct.operands.resize(node.num_inputs());
+    direct.results.resize(1);
+    if (relu) return {direct};
+    ir::LibraryCandidate last = direct;
+    last.operands[0] = last.results[0] = ir::Layout{{0, 2, 3, 1}, {}};
+    return {last, direct};
   }
 
  private:
@@ -52,7 +60,8 @@ TEST_F(FuseConvEpilogueTest, TakesAReluAndItsGradient) {
       %w = weight : f32[3,2,1,1]
       %bias = bias : f32[3]
       %dy = data : f32[1,3,4,4]
-      %conv = conv2d(%x, %w, %bias) : f32[1,3,4,4] @"features.0"
+      %conv = conv2d(%x, %w, %bias) {algorithm="direct"} : f32[1,3,4,4]
+            @"features.0"
       %y = relu(%conv) : f32[1,3,4,4] @"features.1"
       %zero = constant() {dtype="f32", shape=[1,3,4,4], value=[0.0]}
             : f32[1,3,4,4]
@@ -66,7 +75,15 @@ TEST_F(FuseConvEpilogueTest, TakesAReluAndItsGradient) {
       %w = weight : f32[3,2,1,1]
       %bias = bias : f32[3]
       %dy = data : f32[1,3,4,4]
-      %y = conv2d(%x, %w, %bias) {relu=true} : f32[1,3,4,4] @"features.0"
+      %y = fusion(%x, %w, %bias) {kind="library"}
+            : f32[1,3,4,4] @"features.0" graph library {
+        %x = data : f32[1,2,4,4]
+        %w = data : f32[3,2,1,1]
+        %bias = data : f32[3]
+        %conv2d = conv2d(%x, %w, %bias) {algorithm="direct"} : f32[1,3,4,4]
+        %relu = relu(%conv2d) : f32[1,3,4,4]
+        return %relu as "conv2d"
+      }
       %zero = constant() {dtype="f32", shape=[1,3,4,4], value=[0.0]}
             : f32[1,3,4,4]
       %on = compare(%y, %zero) {direction="gt"} : bool[1,3,4,4]
@@ -82,7 +99,7 @@ TEST_F(FuseConvEpilogueTest, LeavesAConvolutionWithOtherReaders) {
   ExpectKept(R"(graph g {
       %x = data : f32[1,2,4,4]
       %w = weight : f32[3,2,1,1]
-      %conv = conv2d(%x, %w) : f32[1,3,4,4]
+      %conv = conv2d(%x, %w) {algorithm="direct"} : f32[1,3,4,4]
       %y = relu(%conv) : f32[1,3,4,4]
       %z = neg(%conv) : f32[1,3,4,4]
       return %y as "y", %z as "z"
@@ -94,7 +111,7 @@ TEST_F(FuseConvEpilogueTest, LeavesAConvolutionThatIsAnOutput) {
   ExpectKept(R"(graph g {
       %x = data : f32[1,2,4,4]
       %w = weight : f32[3,2,1,1]
-      %conv = conv2d(%x, %w) : f32[1,3,4,4]
+      %conv = conv2d(%x, %w) {algorithm="direct"} : f32[1,3,4,4]
       %y = relu(%conv) : f32[1,3,4,4]
       return %y as "y", %conv as "z"
     })",
@@ -105,7 +122,7 @@ TEST_F(FuseConvEpilogueTest, LeavesWhatTheLibraryLacks) {
   ExpectKept(R"(graph g {
       %x = data : f64[1,2,4,4]
       %w = weight : f64[3,2,1,1]
-      %conv = conv2d(%x, %w) : f64[1,3,4,4]
+      %conv = conv2d(%x, %w) {algorithm="direct"} : f64[1,3,4,4]
       %y = relu(%conv) : f64[1,3,4,4]
       return %y as "y"
     })",
@@ -116,8 +133,19 @@ TEST_F(FuseConvEpilogueTest, LeavesWhatTheLibraryDoesByAnotherKernel) {
   ExpectKept(R"(graph g {
       %x = data : f32[1,4,4,4]
       %w = weight : f32[2,2,1,1]
-      %conv = conv2d(%x, %w) {groups=2} : f32[1,2,4,4]
+      %conv = conv2d(%x, %w) {algorithm="direct", groups=2} : f32[1,2,4,4]
       %y = relu(%conv) : f32[1,2,4,4]
+      return %y as "y"
+    })",
+             "the library has no such convolution with a ReLU");
+}
+
+TEST_F(FuseConvEpilogueTest, LeavesWhatTheLibraryDoesInOtherLayouts) {
+  ExpectKept(R"(graph g {
+      %x = data : f32[1,2,4,4]{acdb}
+      %w = weight : f32[3,2,1,1]
+      %conv = conv2d(%x, %w) {algorithm="direct"} : f32[1,3,4,4]{acdb}
+      %y = relu(%conv) : f32[1,3,4,4]{acdb}
       return %y as "y"
     })",
              "the library has no such convolution with a ReLU");
@@ -127,7 +155,7 @@ TEST_F(FuseConvEpilogueTest, TakesOneOfTwoRelusInARow) {
   const auto graph = test::ParseOrDie(R"(graph g {
       %x = data : f32[1,2,4,4]
       %w = weight : f32[3,2,1,1]
-      %conv = conv2d(%x, %w) : f32[1,3,4,4]
+      %conv = conv2d(%x, %w) {algorithm="direct"} : f32[1,3,4,4]
       %y = relu(%conv) : f32[1,3,4,4]
       %z = relu(%y) : f32[1,3,4,4]
       return %z as "z"
@@ -136,7 +164,13 @@ TEST_F(FuseConvEpilogueTest, TakesOneOfTwoRelusInARow) {
   test::ExpectSameGraph(R"(graph g {
       %x = data : f32[1,2,4,4]
       %w = weight : f32[3,2,1,1]
-      %y = conv2d(%x, %w) {relu=true} : f32[1,3,4,4]
+      %y = fusion(%x, %w) {kind="library"} : f32[1,3,4,4] {
+        %x = data : f32[1,2,4,4]
+        %w = data : f32[3,2,1,1]
+        %conv = conv2d(%x, %w) {algorithm="direct"} : f32[1,3,4,4]
+        %relu = relu(%conv) : f32[1,3,4,4]
+        return %relu as "conv2d"
+      }
       %z = relu(%y) : f32[1,3,4,4]
       return %z as "z"
     })",
@@ -150,7 +184,7 @@ TEST_F(FuseConvEpilogueTest, StopsWhenOutOfFuel) {
   const auto graph = test::ParseOrDie(R"(graph g {
       %x = data : f32[1,2,4,4]
       %w = weight : f32[3,2,1,1]
-      %conv = conv2d(%x, %w) : f32[1,3,4,4]
+      %conv = conv2d(%x, %w) {algorithm="direct"} : f32[1,3,4,4]
       %y = relu(%conv) : f32[1,3,4,4]
       return %y as "y"
     })");
@@ -159,21 +193,24 @@ TEST_F(FuseConvEpilogueTest, StopsWhenOutOfFuel) {
 
 // --- Matmuls -----------------------------------------------------------------
 
-// A library with matmuls in 16 bits and f32. It fuses a bias with the result's
-// dtype, and a ReLU if there is a bias.
+// A library that fuses a bias with the result's dtype, in 16 bits and f32, and
+// a ReLU if there is a bias.
 class MatmulTarget final : public ir::TargetQueries {
  public:
   const ir::Target& target() const override { return target_; }
   std::vector<ir::LibraryCandidate> Candidates(
       const ir::Node& node) const override {
     const ir::DType result = node.output()->type().dtype;
-    const bool biased = node.num_inputs() == 3;
-    if (result == ir::DType::kF64 ||
-        (biased && node.input(2)->type().dtype != result) ||
-        (!biased && node.attrs().Bool("relu"))) {
+    const ir::Epilogue epilogue = ir::EpilogueOf(node).value();
+    if ((epilogue.bias && (result == ir::DType::kF64 ||
+                           node.input(2)->type().dtype != result)) ||
+        (!epilogue.bias && epilogue.relu)) {
       return {};
     }
-    return {{.name = "products", .algorithm = "products"}};
+    ir::LibraryCandidate products{.name = "products", .algorithm = "products"};
+    products.operands.resize(node.num_inputs());
+    products.results.resize(1);
+    return {products};
   }
 
  private:
@@ -239,7 +276,18 @@ TEST_F(FuseMatmulEpilogueTest, TakesABiasAndAReluWithItsGradient) {
       %bias = bias : f32[4]
       %dy = data : f16[2,4]
       %b = cast(%bias) {dtype="f16"} : f16[4] @"fc"
-      %y = matmul(%x, %w, %b) {relu=true, transpose_b=true} : f16[2,4] @"fc"
+      %y = fusion(%x, %w, %b) {kind="library"} : f16[2,4] @"fc" graph library {
+        %x = data : f16[2,3]
+        %w = data : f16[4,3]
+        %b = data : f16[4]
+        %matmul = matmul(%x, %w) {result_dtype="f32", transpose_b=true} : f32[2,4]
+        %cast = cast(%b) {dtype="f32"} : f32[4]
+        %broadcast = broadcast(%cast) {dims=[1], shape=[2,4]} : f32[2,4]
+        %add = add(%matmul, %broadcast) : f32[2,4]
+        %cast_1 = cast(%add) {dtype="f16"} : f16[2,4]
+        %relu = relu(%cast_1) : f16[2,4]
+        return %relu as "matmul"
+      }
       %zero = constant() {dtype="f16", shape=[2,4], value=[0.0]} : f16[2,4]
       %on = compare(%y, %zero) {direction="gt"} : bool[2,4]
       %dx = select(%on, %dy, %zero) : f16[2,4]
@@ -267,7 +315,15 @@ TEST_F(FuseMatmulEpilogueTest, TakesAWideBiasOfABatchOfProducts) {
       %w = data : f16[5,3,4]
       %bias = bias : f32[4]
       %rows = broadcast(%bias) {dims=[2], shape=[5,2,4]} : f32[5,2,4]
-      %s = matmul(%x, %w, %bias) {result_dtype="f32"} : f32[5,2,4]
+      %s = fusion(%x, %w, %bias) {kind="library"} : f32[5,2,4] graph library {
+        %x = data : f16[5,2,3]
+        %w = data : f16[5,3,4]
+        %bias = data : f32[4]
+        %matmul = matmul(%x, %w) {result_dtype="f32"} : f32[5,2,4]
+        %broadcast = broadcast(%bias) {dims=[2], shape=[5,2,4]} : f32[5,2,4]
+        %add = add(%matmul, %broadcast) : f32[5,2,4]
+        return %add as "matmul"
+      }
       %more = neg(%rows) : f32[5,2,4]
       return %s as "s", %more as "more"
     })");
@@ -317,7 +373,7 @@ TEST_F(FuseMatmulEpilogueTest, LeavesWhatTheLibraryLacks) {
       %s = add(%p, %rows) : f64[2,4]
       return %s as "s"
     })",
-             "the target has no library matmul with a bias");
+             "the library has no such matmul with a bias");
   ExpectKept(R"(graph g {
       %x = data : f32[2,3]
       %w = data : f32[3,4]
@@ -325,7 +381,7 @@ TEST_F(FuseMatmulEpilogueTest, LeavesWhatTheLibraryLacks) {
       %y = relu(%p) : f32[2,4]
       return %y as "y"
     })",
-             "the target has no library matmul with a ReLU");
+             "the library has no such matmul with a ReLU");
 }
 
 // Neither one number per row nor a matrix is a bias.

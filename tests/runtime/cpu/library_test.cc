@@ -103,8 +103,7 @@ TEST(CpuLibraryTest, ConvolutionsInTheLayoutsOfTheirCandidates) {
       for (const auto& one : ConvNodes(c, dtype)) {
         const auto candidates = Cpu::Get().compiler().Candidates(*one->node);
         // oneDNN's ReLU turns NaN into 0, so it is not a candidate.
-        const bool relu =
-            one->node->attrs().Has("relu") && one->node->attrs().Bool("relu");
+        const bool relu = ir::IsLibraryFusion(*one->node);
         ASSERT_EQ(candidates.empty(),
                   relu || (dtype == DType::kBF16 && !has_bf16))
             << one->node->op_name();

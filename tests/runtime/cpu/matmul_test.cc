@@ -56,8 +56,7 @@ OneNode NodeOf(const MatmulCase& c) {
            c.transpose_b ? type(c.n, c.k) : type(c.k, c.n)},
           {{"transpose_a", c.transpose_a},
            {"transpose_b", c.transpose_b},
-           {"result_dtype", std::string(c.result == c.dtype ? "" : "f32")},
-           {"relu", false}}};
+           {"result_dtype", std::string(c.result == c.dtype ? "" : "f32")}}};
 }
 
 LibraryCall CallBy(const std::string& implementation, const MatmulCase& c) {
@@ -271,8 +270,7 @@ TEST(SgemmTest, Batches) {
                         {type(19, 7, plain), type(33, 7, plain)},
                         {{"transpose_a", false},
                          {"transpose_b", true},
-                         {"result_dtype", std::string()},
-                         {"relu", false}}};
+                         {"result_dtype", std::string()}}};
       LibraryCall call = one.PlainCall();
       call.operands[0].layout = a;
       call.operands[1].layout = heads;

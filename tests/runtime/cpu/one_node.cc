@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "ir/interpreter/host_tensor.h"
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/philox.h"
 #include "runtime/poison.h"
@@ -55,20 +58,24 @@ OneNode::OneNode(std::string_view op, const std::vector<TensorType>& operands,
   node = graph.AddNode(op, values, attrs);
 }
 
+void OneNode::AddRelu() {
+  ir::LibraryFusion fusion(*node);
+  fusion.AddRelu();
+  ir::Node* fused = std::move(fusion).Build(graph, node);
+  graph.Erase(node);
+  node = fused;
+}
+
 LibraryCall OneNode::Call(const std::vector<Layout>& operand_layouts,
                           const std::vector<Layout>& result_layouts,
                           const std::string& algorithm) const {
-  LibraryCall call;
-  call.op = node->kind();
-  call.attrs = node->attrs();
+  LibraryCall call = codegen::CallOf(*node);
   if (call.attrs.Has("algorithm")) call.attrs.Set("algorithm", algorithm);
-  for (size_t i = 0; i < node->num_inputs(); ++i) {
-    call.operands.push_back(node->input(i)->type());
-    call.operands.back().layout = operand_layouts[i];
+  for (size_t i = 0; i < call.operands.size(); ++i) {
+    call.operands[i].layout = operand_layouts[i];
   }
-  for (size_t i = 0; i < node->num_outputs(); ++i) {
-    call.results.push_back(node->output(i)->type());
-    call.results.back().layout = result_layouts[i];
+  for (size_t i = 0; i < call.results.size(); ++i) {
+    call.results[i].layout = result_layouts[i];
   }
   return call;
 }
@@ -144,12 +151,12 @@ std::vector<std::unique_ptr<OneNode>> ConvNodes(const ConvCase& c,
   const TensorType x{dtype, {c.n, c.c, c.size, c.width.value_or(c.size)}, {}};
   const TensorType w{dtype, {c.o, c.c / c.groups, c.kernel, c.kernel}, {}};
   Attrs attrs = Geometry(c);
-  attrs.Set("relu", c.relu);
   std::vector<TensorType> operands{x, w};
   if (c.bias) operands.push_back({dtype, {c.o}, {}});
   std::vector<std::unique_ptr<OneNode>> nodes;
   nodes.push_back(std::make_unique<OneNode>("conv2d", operands, attrs));
   const TensorType y = nodes[0]->node->output()->type();
+  if (c.relu) nodes[0]->AddRelu();
   attrs = Geometry(c);
   attrs.Set("input_shape", x.shape);
   nodes.push_back(std::make_unique<OneNode>(

@@ -16,6 +16,9 @@ struct OneNode {
   OneNode(std::string_view op, const std::vector<ir::TensorType>& operands,
           const ir::Attrs& attrs);
 
+  // Makes the node a library fusion that also takes the ReLU of its result.
+  void AddRelu();
+
   codegen::LibraryCall Call(const std::vector<ir::Layout>& operand_layouts,
                             const std::vector<ir::Layout>& result_layouts,
                             const std::string& algorithm = "") const;

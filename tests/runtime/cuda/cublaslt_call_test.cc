@@ -6,6 +6,7 @@
 #include "codegen/cuda/matmul_problem.h"
 #include "ir/interpreter/host_tensor.h"
 #include "ir/interpreter/interpreter.h"
+#include "ir/library_fusion.h"
 #include "ir/support/error.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/library_calls.h"
@@ -22,15 +23,10 @@ using cuda::CublasltCalls;
 using ir::DType;
 using ::testing::HasSubstr;
 
-struct Epilogue {
-  bool bias = false;
-  bool relu = false;
-};
-
 // Returns a matmul of [m,k] and [k,n] with leading batch dimensions.
 LibraryCall Call(DType operands, DType result, bool transpose_a = false,
                  bool transpose_b = false, const ir::Shape& batch = {},
-                 Epilogue epilogue = {}) {
+                 ir::Epilogue epilogue = {}) {
   const auto type = [&](DType dtype, int64_t rows, int64_t columns,
                         bool transposed) {
     ir::Shape shape = batch;
@@ -38,16 +34,20 @@ LibraryCall Call(DType operands, DType result, bool transpose_a = false,
     shape.push_back(transposed ? rows : columns);
     return ir::TensorType{dtype, shape, {}};
   };
-  LibraryCall call;
-  call.op = ir::OpKind::kMatmul;
-  call.attrs = {{"transpose_a", transpose_a},
-                {"transpose_b", transpose_b},
-                {"result_dtype", std::string(ir::DTypeName(result))},
-                {"relu", epilogue.relu}};
-  call.operands = {type(operands, 3, 5, transpose_a),
-                   type(operands, 5, 4, transpose_b)};
-  if (epilogue.bias) call.operands.push_back({result, {4}, {}});
-  call.results = {type(result, 3, 4, false)};
+  ir::Graph graph("g");
+  const auto input = [&](const ir::TensorType& operand) {
+    return graph.AddInput(operand, ir::InputRole::kData, "x");
+  };
+  const ir::Node& matmul =
+      *graph.AddNode("matmul",
+                     {input(type(operands, 3, 5, transpose_a)),
+                      input(type(operands, 5, 4, transpose_b))},
+                     {{"transpose_a", transpose_a},
+                      {"transpose_b", transpose_b},
+                      {"result_dtype", std::string(ir::DTypeName(result))}});
+  LibraryCall call = EpilogueCall(
+      graph, matmul, epilogue.bias ? std::optional(result) : std::nullopt,
+      epilogue.relu);
   EXPECT_TRUE(cuda::PrepareMatmul(call));
   return call;
 }
