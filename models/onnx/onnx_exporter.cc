@@ -575,7 +575,7 @@ class Exporter {
       case OpKind::kMatmul:
         return Matmul();
       case OpKind::kConv2d:
-        return Activated(Node("Conv", Operands(), ConvAttributes(1)));
+        return Node("Conv", Operands(), ConvAttributes(1));
       case OpKind::kConv2dGradInput:
         return ConvTranspose();
       case OpKind::kMaxPool:
@@ -595,10 +595,6 @@ class Exporter {
     std::vector<std::string> in;
     for (size_t i = 0; i < node_->num_inputs(); ++i) in.push_back(Full(i));
     return in;
-  }
-
-  std::string Activated(const std::string& y) {
-    return node_->attrs().Bool("relu") ? Node("Relu", {y}) : y;
   }
 
   std::string Slice() {
@@ -719,18 +715,16 @@ class Exporter {
     std::vector<std::string> in = Operands();
     const size_t rank = node_->input(0)->type().rank();
     if (rank == 2 && node_->input(1)->type().rank() == 2) {
-      return Activated(Node(
+      return Node(
           "Gemm", in,
-          {{"transA", transpose_a ? 1 : 0}, {"transB", transpose_b ? 1 : 0}}));
+          {{"transA", transpose_a ? 1 : 0}, {"transB", transpose_b ? 1 : 0}});
     }
     Ints swapped(rank);
     std::iota(swapped.begin(), swapped.end(), 0);
     std::swap(swapped[rank - 1], swapped[rank - 2]);
     if (transpose_a) in[0] = Node("Transpose", {in[0]}, {{"perm", swapped}});
     if (transpose_b) in[1] = Node("Transpose", {in[1]}, {{"perm", swapped}});
-    std::string y = Node("MatMul", {in[0], in[1]});
-    if (in.size() > 2) y = Node("Add", {y, in[2]});
-    return Activated(y);
+    return Node("MatMul", in);
   }
 
   // `weight` is the operand with the filters.

@@ -160,8 +160,10 @@ struct Job {
             sum += x[p.transpose_a ? a.At(i, k, m) : a.At(i, m, k)] *
                    y[p.transpose_b ? b.At(i, n, k) : b.At(i, k, n)];
           }
-          // Accumulators are f32.
-          sum = static_cast<float>(sum) + bias[m];
+          // The sum that a bias is added to is f32.
+          if (p.bias != nullptr) {
+            sum = static_cast<float>(sum) + static_cast<float>(bias[m]);
+          }
           z.data[c.At(i, m, n)] = p.relu && sum < 0 ? 0 : sum;
         }
       }

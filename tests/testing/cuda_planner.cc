@@ -4,7 +4,6 @@
 
 #include "ir/library_fusion.h"
 #include "ir/op.h"
-#include "ir/target/conv_problem.h"
 #include "runtime/backend/backend_loader.h"
 
 namespace fusor::test {
@@ -13,7 +12,7 @@ std::vector<ir::LibraryCandidate> ChannelsLastCompiler::Candidates(
     const ir::Node& node) const {
   const ir::Node& op = ir::LibraryOp(node);
   const bool biased = op.op_name() == "conv2d" && op.num_inputs() == 3;
-  if (biased && !ir::IsPlainConvolution(node)) return {};
+  if (biased && !ir::EpilogueOf(node).has_value()) return {};
   std::vector<ir::LibraryCandidate> candidates = FakeCompiler::Candidates(node);
   const bool copies = node.op_name() == "copy";
   if (copies && ir::IsView(node)) return {};

@@ -222,28 +222,28 @@ class LibraryOps {
     other.shape[rank - 1] = tb ? k : n;
     const int64_t rows = x->type().num_elements() / k;
     if (rows * n * k > kMaxMacs || rows * n > kMaxElements) return;
-    Value* y = nullptr;
     const bool square = shape[rank - 2] == shape[rank - 1];
     // Multiplies x by itself if one side is transposed or x is square.
     if (draw_.Chance(0.3) && (ta != tb || square)) {
-      y = b_.Matmul(x, x, ta, tb);
+      Value* y = b_.Matmul(x, x, ta, tb);
       if (y->type().num_elements() > kMaxElements) return;
       AdoptSum(y, Bound(x) * Bound(x) * static_cast<double>(k));
       return;
     }
     Value* w = Operand(other, FactorBound(dtype, k), "matrix");
-    std::vector<Value*> operands{x, w};
     double bound = Bound(x) * Bound(w) * static_cast<double>(k);
+    Value* y = b_.Add("matmul", {x, w},
+                      {{"transpose_a", ta},
+                       {"transpose_b", tb},
+                       {"result_dtype", ResultDType(dtype)}})
+                   ->output();
     if (draw_.Chance(0.2)) {
-      operands.push_back(Operand({dtype, {n}, {}}, kInputBound, "bias"));
+      Value* bias = Operand({y->type().dtype, {n}, {}}, kInputBound, "bias");
+      y = b_.Plus(y, b_.BroadcastAlong(bias, y->type(),
+                                       static_cast<int64_t>(rank) - 1));
       bound += kInputBound;
     }
-    AdoptSum(b_.Add("matmul", operands,
-                    {{"transpose_a", ta},
-                     {"transpose_b", tb},
-                     {"result_dtype", ResultDType(dtype)}})
-                 ->output(),
-             bound);
+    AdoptSum(y, bound);
   }
 
   // --- Pooling --------------------------------------------------------------

@@ -93,6 +93,7 @@ class CublasltCallTest : public testing::Test {
     const auto actual = Read(call.results[0], result);
     RunLibraryCall(call, args.data());
     EXPECT_EQ(actual, Read(call.results[0], result)) << codegen::Print(call);
+    memory_.clear();
   }
 
   std::string RejectionOf(const LibraryCall& call) {
@@ -113,6 +114,7 @@ class CublasltCallTest : public testing::Test {
 
 TEST_F(CublasltCallTest, MultipliesAsTheInterpreterDoes) {
   for (const auto& [operands, result] : {std::pair{DType::kF16, DType::kF32},
+                                         {DType::kF16, DType::kF16},
                                          {DType::kBF16, DType::kBF16},
                                          {DType::kF32, DType::kF32}}) {
     for (int transposed = 0; transposed < 4; ++transposed) {
