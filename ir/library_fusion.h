@@ -45,8 +45,8 @@ std::string FusedOps(const Graph& body);
 // overwrites that operand.
 std::optional<size_t> AccumulatedInput(const Graph& body);
 
-// What a call applies to the result of its library op: it adds a bias [N] to
-// each row of a matmul's result, and then takes the ReLU.
+// The ops after a library op: the addition of a bias, [N], to each row of a
+// matmul's result [..,M,N], then a ReLU.
 struct Epilogue {
   bool bias = false;
   bool relu = false;

@@ -425,8 +425,9 @@ std::vector<LibraryCandidate> MatmulCandidates(const Node& node,
   return {c};
 }
 
-// Of fusions, there are only convolutions with a ReLU. oneDNN's ReLU turns NaN
-// into 0, which the IR forbids.
+// Returns the candidates of a convolution with a ReLU: fusor's own Winograd.
+// oneDNN is none, because its ReLU turns NaN into 0, which the IR forbids. No
+// other library fusion has candidates.
 std::vector<LibraryCandidate> FusedCandidates(const Node& node,
                                               const ir::Target& target) {
   auto winograd = WinogradCandidate(node, target);
