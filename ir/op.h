@@ -138,6 +138,7 @@ ScalarOp NodeScalar(const Node& node);
 // Returns whether the node only reinterprets its operand's bytes as another
 // type, so that it needs neither a step nor a buffer. Examples are a reshape of
 // a row-major tensor, and a copy or a transpose that keeps the physical order.
+// A copy of the same type is a second tensor with the same contents.
 bool IsView(const Node& node);
 
 // Makes mixed precision leave the convolutions and matmuls of f32 from this

@@ -57,7 +57,7 @@ bool Reaches(const Problem& problem, int from,
 }
 
 // Adds edges from the readers of old state to the node that computes the new
-// value, unless a reader depends on that node. In that case PlanBuilder copies
+// value, unless a reader depends on that node. In that case InsertCopies copies
 // the state.
 void AddStateEdges(const Graph& graph, Problem& problem) {
   std::unordered_map<const Value*, std::vector<int>> readers;  // per input

@@ -12,7 +12,7 @@
 namespace fusor::codegen {
 namespace {
 
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 
 template <typename Repeated>
 void WriteList(const std::vector<int>& list, Repeated& out) {

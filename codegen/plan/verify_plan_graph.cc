@@ -1,4 +1,3 @@
-#include <map>
 #include <set>
 #include <unordered_map>
 
@@ -32,10 +31,8 @@ class Correspondence {
     }
     for (const Step& step : plan_.steps) {
       const auto it = nodes_.find(step.name);
-      if (it == nodes_.end()) {
-        CheckCopy(step);
-        continue;
-      }
+      FUSOR_ASSERT(it != nodes_.end(), "plan {}: step {} belongs to no node",
+                   plan_.name, step.name);
       FUSOR_ASSERT(done.insert(it->second).second,
                    "plan {}: {} is computed twice", plan_.name, step.name);
       CheckStep(step, *it->second);
@@ -49,18 +46,6 @@ class Correspondence {
   }
 
  private:
-  // Returns the buffer that `b` is a copy of, directly or not, or `b` itself.
-  int Original(int b) const {
-    for (auto it = copies_.find(b); it != copies_.end(); it = copies_.find(b)) {
-      b = it->second;
-    }
-    return b;
-  }
-
-  const std::string& ValueOf(int b) const {
-    return plan_.buffers[Original(b)].name;
-  }
-
   void CheckInputs() const {
     FUSOR_ASSERT(plan_.inputs.size() == graph_.inputs().size(),
                  "plan {}: {} inputs, expected {}", plan_.name,
@@ -86,11 +71,12 @@ class Correspondence {
     for (size_t i = 0; i < plan_.outputs.size(); ++i) {
       const PlanOutput& output = plan_.outputs[i];
       const ir::Output& wanted = graph_.outputs()[i];
+      const std::string& name = plan_.buffers[output.buffer].name;
       const std::string& value = StorageOf(wanted.value)->name();
       FUSOR_ASSERT(output.name == wanted.name && output.alias == wanted.alias &&
-                       ValueOf(output.buffer) == value,
+                       name == value,
                    "plan {}: output {} is {}, expected {} of {}", plan_.name,
-                   output.name, ValueOf(output.buffer), wanted.name, value);
+                   output.name, name, wanted.name, value);
     }
   }
 
@@ -105,15 +91,6 @@ class Correspondence {
     return it->second;
   }
 
-  void CheckCopy(const Step& step) {
-    FUSOR_ASSERT(
-        step.kind == StepKind::kLibrary &&
-            plan_.calls[step.index].op == ir::OpKind::kCopy &&
-            plan_.calls[step.index].operands == plan_.calls[step.index].results,
-        "plan {}: step {} belongs to no node", plan_.name, step.name);
-    copies_[step.args[1]] = step.args[0];
-  }
-
   void CheckStep(const Step& step, const Node& node) const {
     std::vector<std::string> reads;
     std::vector<std::string> writes;
@@ -123,7 +100,8 @@ class Correspondence {
       const Buffer& buffer = plan_.buffers[step.args[a]];
       for (int part : buffer.members.empty() ? std::vector<int>{step.args[a]}
                                              : buffer.members) {
-        (use == ArgUse::kRead ? reads : writes).push_back(ValueOf(part));
+        (use == ArgUse::kRead ? reads : writes)
+            .push_back(plan_.buffers[part].name);
       }
     }
     FUSOR_ASSERT(reads.size() == node.num_inputs() &&
@@ -158,7 +136,6 @@ class Correspondence {
   const Plan& plan_;
   const Graph& graph_;
   std::unordered_map<std::string, const Node*> nodes_;  // by first result
-  std::map<int, int> copies_;                           // copy -> source buffer
 };
 
 }  // namespace

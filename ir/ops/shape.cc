@@ -471,7 +471,8 @@ bool IsView(const Node& node) {
     case OpKind::kUnflatten:
       return IsInOrder(to, node);
     case OpKind::kCopy:
-      return from.dtype == to.dtype && SamePhysicalOrder(from, to);
+      return from != to && from.dtype == to.dtype &&
+             SamePhysicalOrder(from, to);
     case OpKind::kTranspose:
       return SamePhysicalOrder(
           to,

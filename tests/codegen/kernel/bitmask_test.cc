@@ -108,7 +108,7 @@ const Buffer& BufferOf(const Plan& plan, std::string_view name) {
   throw std::runtime_error(fmt::format("no buffer {}", name));
 }
 
-Plan PlanOf(const ir::Graph& graph, const test::FakeCompiler& compiler,
+Plan PlanOf(ir::Graph& graph, const test::FakeCompiler& compiler,
             bool interface = false) {
   LoweredNodes lowered = test::LowerAll(graph, compiler.target());
   PackBitmasks(graph, lowered, interface);

@@ -43,8 +43,8 @@ std::vector<IsolatedStep> RunOnInputs(const codegen::CompiledProgram& program,
               "--inputs: expected a module of one fusion or library op, got {} "
               "steps",
               steps.size());
-  const auto alone = inspect::GraphOfStep(
-      program.plan, steps[0], inspect::NodeOfStep(*program.graph, steps[0]));
+  const auto alone =
+      inspect::GraphOfNode(inspect::NodeOfStep(*program.graph, steps[0]));
   return {inspect::CompareStep(program.plan, *program.graph, 0,
                                inspect::ReadInputs(flags.inputs, *alone),
                                device, {.tolerance = flags.tolerance})};

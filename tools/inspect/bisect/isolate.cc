@@ -7,6 +7,7 @@
 #include <map>
 #include <thread>
 
+#include "codegen/plan/views.h"
 #include "ir/interpreter/host_tensor.h"
 #include "ir/library_fusion.h"
 #include "ir/op.h"
@@ -123,10 +124,12 @@ Tensor RandomOperand(const ir::TensorType& type, uint64_t key, Range range) {
 
 // Returns, per input of the step's graph, an earlier input that reads the same
 // buffer with another type, as a view does; -1 if there is none.
-std::vector<int> FirstOfBuffer(const Plan& plan, const Step& step,
-                               const ir::Node* node) {
-  const std::vector<int> buffers = ValuesOfStep(plan, step).operands;
-  const std::vector<size_t> input_of = InputsOfOperands(plan, step, node);
+std::vector<int> FirstOfBuffer(const ir::Node& node) {
+  std::vector<const ir::Value*> buffers;
+  for (const ir::Value* operand : node.inputs()) {
+    buffers.push_back(codegen::StorageOf(operand));
+  }
+  const std::vector<size_t> input_of = InputsOfOperands(node);
   std::vector<int> first;
   for (size_t i = 0; i < buffers.size(); ++i) {
     if (input_of[i] < first.size()) continue;
@@ -317,10 +320,9 @@ struct Drawn {
 
 Drawn Draw(const Plan& plan, const ir::Graph& graph, size_t step,
            uint64_t seed) {
-  const Step& s = plan.steps[step];
-  const ir::Node* node = NodeOfStep(graph, s);
-  const auto alone = GraphOfStep(plan, s, node);
-  const std::vector<int> first = FirstOfBuffer(plan, s, node);
+  const ir::Node& node = NodeOfStep(graph, plan.steps[step]);
+  const auto alone = GraphOfNode(node);
+  const std::vector<int> first = FirstOfBuffer(node);
   Drawn drawn;
   for (const Range range :
        {Range::kSigned, Range::kVectorsPositive, Range::kPositive}) {
@@ -350,16 +352,14 @@ using Bytes = std::vector<uint8_t>;
 std::vector<Bytes> Pack(const Plan& plan, const ir::Graph& graph, size_t step,
                         std::span<const Tensor> inputs) {
   const Step& s = plan.steps[step];
-  const ir::Node* node = NodeOfStep(graph, s);
+  const ir::Node& node = NodeOfStep(graph, s);
   const StepValues values = ValuesOfStep(plan, s);
-  std::vector<Tensor> operands =
-      OperandTensors(inputs, InputsOfOperands(plan, s, node));
+  std::vector<Tensor> operands = OperandTensors(inputs, InputsOfOperands(node));
   std::vector<Bytes> packed;
   for (size_t i = 0; i < values.operands.size(); ++i) {
-    packed.push_back(
-        codegen::Packed(plan.buffers[values.operands[i]],
-                        ir::TensorBytes({OperandType(plan, s, node, i),
-                                         std::move(operands[i].data)})));
+    packed.push_back(codegen::Packed(
+        plan.buffers[values.operands[i]],
+        ir::TensorBytes({node.input(i)->type(), std::move(operands[i].data)})));
   }
   return packed;
 }
@@ -397,12 +397,12 @@ std::vector<Bytes> RunPacked(const Plan& plan, size_t step,
 std::vector<Tensor> Unpack(const Plan& plan, const ir::Graph& graph,
                            size_t step, std::vector<Bytes> results) {
   const Step& s = plan.steps[step];
-  const ir::Node* node = NodeOfStep(graph, s);
+  const ir::Node& node = NodeOfStep(graph, s);
   const StepValues values = ValuesOfStep(plan, s);
   std::vector<Tensor> tensors;
   for (size_t i = 0; i < results.size(); ++i) {
     tensors.push_back(
-        ir::LoadTensor(ResultType(plan, s, node, i),
+        ir::LoadTensor(node.output(i)->type(),
                        codegen::Unpacked(plan.buffers[values.results[i]],
                                          std::move(results[i]))));
   }
@@ -415,7 +415,7 @@ IsolatedStep CompareResults(const Plan& plan, const ir::Graph& graph,
                             std::span<const Tensor> actual,
                             const IsolateOptions& options) {
   const Step& s = plan.steps[step];
-  const auto alone = GraphOfStep(plan, s, NodeOfStep(graph, s));
+  const auto alone = GraphOfNode(NodeOfStep(graph, s));
   const Exactness exactness = ExactnessOf(plan, s, *alone);
   IsolatedStep result;
   result.step = step;
@@ -460,7 +460,7 @@ struct Check {
 int64_t HostBytes(const Plan& plan, const ir::Graph& graph, size_t step) {
   constexpr int64_t kAlive = 4;
   const Step& s = plan.steps[step];
-  const auto alone = GraphOfStep(plan, s, NodeOfStep(graph, s));
+  const auto alone = GraphOfNode(NodeOfStep(graph, s));
   int64_t elements = 0;
   int64_t largest = 0;
   for (const ir::Input& input : alone->inputs()) {
@@ -522,7 +522,7 @@ IsolatedStep CompareStep(const Plan& plan, const ir::Graph& graph, size_t step,
                          runtime::Device& device,
                          const IsolateOptions& options) {
   const Step& s = plan.steps[step];
-  const auto alone = GraphOfStep(plan, s, NodeOfStep(graph, s));
+  const auto alone = GraphOfNode(NodeOfStep(graph, s));
   return CompareResults(
       plan, graph, step, inputs,
       {ir::Interpret(*alone, inputs, ir::EvalMode::kTyped), {}},

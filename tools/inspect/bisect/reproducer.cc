@@ -49,31 +49,28 @@ TestCase ReduceStep(const codegen::Plan& plan, const ir::Graph& graph,
                     size_t step, std::span<const ir::Tensor> given,
                     const codegen::TargetCompiler& compiler,
                     runtime::Device& device, const IsolateOptions& options) {
-  const codegen::Step& s = plan.steps[step];
-  const ir::Node* node = NodeOfStep(graph, s);
+  const ir::Node& node = NodeOfStep(graph, plan.steps[step]);
   const std::vector<ir::Tensor> inputs(given.begin(), given.end());
-  const bool chains = IsOp(node, ir::OpKind::kFusion) &&
-                      node->attrs().String("kind") == "multi_tensor";
-  if (node == nullptr || !ir::IsKernelFusion(*node) || chains) {
-    return {GraphOfStep(plan, s, node), inputs};
-  }
+  const bool chains = IsOp(&node, ir::OpKind::kFusion) &&
+                      node.attrs().String("kind") == "multi_tensor";
+  if (!ir::IsKernelFusion(node) || chains) return {GraphOfNode(node), inputs};
   const auto differs = [&](const TestCase& part) {
     codegen::CompileOptions compile;
     compile.start = codegen::GraphStage::kOptimized;
     compile.pack_interface = true;
     const codegen::CompiledProgram program =
-        codegen::Compile(WrapBody(*part.graph, *node),
+        codegen::Compile(WrapBody(*part.graph, node),
                          codegen::ProgramKind::kEval, compiler, compile);
     return program.plan.steps.size() == 1 &&
            !CompareStep(program.plan, *program.graph, 0, part.inputs, device,
                         options)
                 .ok();
   };
-  TestCase whole{node->body()->Clone(),
-                 OperandTensors(inputs, InputsOfOperands(plan, s, node))};
-  if (!differs(whole)) return {GraphOfStep(plan, s, node), inputs};
+  TestCase whole{node.body()->Clone(),
+                 OperandTensors(inputs, InputsOfOperands(node))};
+  if (!differs(whole)) return {GraphOfNode(node), inputs};
   TestCase part = ReduceCase(whole, differs);
-  part.graph = WrapBody(*part.graph, *node);
+  part.graph = WrapBody(*part.graph, node);
   return part;
 }
 

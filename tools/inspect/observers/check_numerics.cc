@@ -139,13 +139,13 @@ std::vector<ir::Tensor> NumericsChecker::Operands(
     const runtime::Program& program, size_t step) const {
   const Plan& plan = program.plan();
   const Step& s = plan.steps[step];
-  const ir::Node* node = NodeOfStep(program.graph(), s);
+  const ir::Node& node = NodeOfStep(program.graph(), s);
   const std::vector<int> buffers = ValuesOfStep(plan, s).operands;
   std::vector<ir::Tensor> tensors;
   for (size_t i = 0; i < buffers.size(); ++i) {
     const Bytes bytes =
         saved_[i].empty() ? program.ReadBuffer(buffers[i]) : saved_[i];
-    tensors.push_back(ir::LoadTensor(OperandType(plan, s, node, i), bytes));
+    tensors.push_back(ir::LoadTensor(node.input(i)->type(), bytes));
   }
   return tensors;
 }
@@ -154,9 +154,9 @@ void NumericsChecker::Find(const runtime::Program& program, size_t step,
                            NonFinite found) {
   const Plan& plan = program.plan();
   const Step& s = plan.steps[step];
-  const ir::Node* node = NodeOfStep(program.graph(), s);
+  const ir::Node& node = NodeOfStep(program.graph(), s);
   const std::vector<ir::Tensor> operands = Operands(program, step);
-  const auto graph = GraphOfStep(plan, s, node);
+  const auto graph = GraphOfNode(node);
   const ir::Graph* body = graph->nodes()[0]->body();
   // A library call is a single op.
   const ir::Node* culprit = s.kind == codegen::StepKind::kLibrary
@@ -170,7 +170,7 @@ void NumericsChecker::Find(const runtime::Program& program, size_t step,
   if (!options_.snapshot_folder.empty()) {
     found.snapshot = fmt::format("{}/numerics_{}_{}", options_.snapshot_folder,
                                  plan.name, step);
-    const std::vector<size_t> input_of = InputsOfOperands(plan, s, node);
+    const std::vector<size_t> input_of = InputsOfOperands(node);
     std::vector<ir::Tensor> inputs(graph->inputs().size());
     for (size_t i = 0; i < operands.size(); ++i) {
       inputs[input_of[i]] = operands[i];

@@ -1,9 +1,11 @@
 #include "tools/inspect/observers/step_values.h"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
 
+#include "codegen/plan/views.h"
 #include "ir/interpreter/host_tensor.h"
 #include "ir/io/printer.h"
 #include "ir/support/error.h"
@@ -34,35 +36,23 @@ StepValues ValuesOfStep(const Plan& plan, const Step& step) {
   return values;
 }
 
-const ir::Node* NodeOfStep(const ir::Graph& graph, const Step& step) {
-  for (const auto& node : graph.nodes()) {
-    if (node->output()->name() == step.name) return node.get();
-  }
-  return nullptr;
+const ir::Node& NodeOfStep(const ir::Graph& graph, const Step& step) {
+  const auto found = std::ranges::find_if(graph.nodes(), [&](const auto& node) {
+    return node->output()->name() == step.name;
+  });
+  FUSOR_ASSERT(found != graph.nodes().end(), "{}: no node computes {}",
+               graph.name(), step.name);
+  return **found;
 }
 
-const ir::TensorType& OperandType(const Plan& plan, const Step& step,
-                                  const ir::Node* node, size_t i) {
-  if (node != nullptr) return node->input(i)->type();
-  return plan.calls[step.index].operands[i];
-}
-
-const ir::TensorType& ResultType(const Plan& plan, const Step& step,
-                                 const ir::Node* node, size_t i) {
-  if (node != nullptr) return node->output(i)->type();
-  return plan.calls[step.index].results[i];
-}
-
-std::vector<size_t> InputsOfOperands(const Plan& plan, const Step& step,
-                                     const ir::Node* node) {
-  const std::vector<int> buffers = ValuesOfStep(plan, step).operands;
+std::vector<size_t> InputsOfOperands(const ir::Node& node) {
   std::vector<size_t> input_of;
   size_t inputs = 0;
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    size_t same = 0;  // first operand with the same value and type
-    while (buffers[same] != buffers[i] ||
-           OperandType(plan, step, node, same) !=
-               OperandType(plan, step, node, i)) {
+  for (size_t i = 0; i < node.num_inputs(); ++i) {
+    size_t same = 0;  // first operand with the same buffer and type
+    while (codegen::StorageOf(node.input(same)) !=
+               codegen::StorageOf(node.input(i)) ||
+           node.input(same)->type() != node.input(i)->type()) {
       ++same;
     }
     input_of.push_back(same == i ? inputs++ : input_of[same]);
@@ -77,32 +67,23 @@ std::vector<ir::Tensor> OperandTensors(std::span<const ir::Tensor> inputs,
   return operands;
 }
 
-std::unique_ptr<ir::Graph> GraphOfStep(const Plan& plan, const Step& step,
-                                       const ir::Node* node) {
-  auto graph = std::make_unique<ir::Graph>(step.name);
-  const StepValues values = ValuesOfStep(plan, step);
-  const std::vector<size_t> input_of = InputsOfOperands(plan, step, node);
+std::unique_ptr<ir::Graph> GraphOfNode(const ir::Node& node) {
+  auto graph = std::make_unique<ir::Graph>(node.output()->name());
+  const std::vector<size_t> input_of = InputsOfOperands(node);
   std::vector<ir::Value*> operands;
-  for (size_t i = 0; i < values.operands.size(); ++i) {
+  for (size_t i = 0; i < node.num_inputs(); ++i) {
     if (input_of[i] == graph->inputs().size()) {
-      const std::string& name = node == nullptr
-                                    ? plan.buffers[values.operands[i]].name
-                                    : node->input(i)->name();
-      graph->AddInput(OperandType(plan, step, node, i), ir::InputRole::kData,
-                      name);
+      graph->AddInput(node.input(i)->type(), ir::InputRole::kData,
+                      node.input(i)->name());
     }
     operands.push_back(graph->input(input_of[i]));
   }
-  ir::Node* copy =
-      node == nullptr
-          ? graph->AddNode(plan.calls[step.index].op, operands,
-                           plan.calls[step.index].attrs, step.location)
-          : graph->AddNode(node->kind(), operands, node->attrs(),
-                           node->location(), nullptr,
-                           node->body() ? node->body()->Clone() : nullptr);
+  ir::Node* copy = graph->AddNode(
+      node.kind(), operands, node.attrs(), node.location(), nullptr,
+      node.body() == nullptr ? nullptr : node.body()->Clone());
   for (size_t i = 0; i < copy->num_outputs(); ++i) {
-    const std::string& name = plan.buffers[values.results[i]].name;
-    copy->output(i)->set_type(ResultType(plan, step, node, i));
+    const std::string& name = node.output(i)->name();
+    copy->output(i)->set_type(node.output(i)->type());
     graph->Rename(copy->output(i), name);
     graph->AddOutput(copy->output(i), name);
   }

@@ -19,30 +19,16 @@ struct StepValues {
 };
 StepValues ValuesOfStep(const codegen::Plan& plan, const codegen::Step& step);
 
-// Returns the node of the program's graph that the step runs; null for a copy
-// that the plan added.
-const ir::Node* NodeOfStep(const ir::Graph& graph, const codegen::Step& step);
+// Returns the node of the program's graph that the step runs.
+const ir::Node& NodeOfStep(const ir::Graph& graph, const codegen::Step& step);
 
-// Return the type with which the step reads operand `i` or writes result `i`.
-// For a view it differs from the buffer's type.
-const ir::TensorType& OperandType(const codegen::Plan& plan,
-                                  const codegen::Step& step,
-                                  const ir::Node* node, size_t i);
-const ir::TensorType& ResultType(const codegen::Plan& plan,
-                                 const codegen::Step& step,
-                                 const ir::Node* node, size_t i);
-
-// Returns a graph of only this step, with one input per value that it reads,
+// Returns a graph of only this node, with one input per value that it reads,
 // named after the value, and one output per result. Operands that read the same
-// value with the same type share an input.
-std::unique_ptr<ir::Graph> GraphOfStep(const codegen::Plan& plan,
-                                       const codegen::Step& step,
-                                       const ir::Node* node);
+// buffer with the same type share an input.
+std::unique_ptr<ir::Graph> GraphOfNode(const ir::Node& node);
 
 // Returns, per operand, the index of the graph input that it reads.
-std::vector<size_t> InputsOfOperands(const codegen::Plan& plan,
-                                     const codegen::Step& step,
-                                     const ir::Node* node);
+std::vector<size_t> InputsOfOperands(const ir::Node& node);
 
 // Returns one tensor per operand, given one per input.
 std::vector<ir::Tensor> OperandTensors(std::span<const ir::Tensor> inputs,

@@ -201,8 +201,7 @@ TEST_F(IsolateTest, WrongKernelCodeComesFirstAndIsReducedToItsOp) {
   ASSERT_FALSE(steps[0].ok());
   EXPECT_EQ(steps[0].what, name);
   const codegen::Step& step = broken.plan.steps[steps[0].step];
-  const auto alone =
-      GraphOfStep(broken.plan, step, NodeOfStep(*broken.graph, step));
+  const auto alone = GraphOfNode(NodeOfStep(*broken.graph, step));
   const TestCase reduced =
       ReduceStep(broken.plan, *broken.graph, steps[0].step,
                  RandomOperands(broken.plan, *broken.graph, steps[0].step, 0),
