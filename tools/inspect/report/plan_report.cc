@@ -48,23 +48,19 @@ class Reporter {
         network_(network),
         phases_(PhasesOf(graph)) {
     for (const auto& node : graph.nodes()) {
-      if (node->num_outputs() > 0) nodes_[node->output()->name()] = node.get();
+      nodes_[node->output()->name()] = node.get();
     }
   }
 
   StepCost Cost(int s) const {
     const codegen::Step& step = plan_.steps[s];
-    const auto found = nodes_.find(step.name);
-    const ir::Node* node = found == nodes_.end() ? nullptr : found->second;
-    StepCost cost{.step = s, .op_class = step.op_class, .kind = "copy"};
+    const ir::Node& node = *nodes_.at(step.name);
+    StepCost cost{.step = s, .op_class = step.op_class, .kind = NodeKind(node)};
     cost.bytes = step.bytes;
     cost.flops = step.flops;
-    if (node != nullptr) {
-      cost.kind = NodeKind(*node);
-      cost.phase = phases_[node->position()];
-      if (ir::IsKernelFusion(*node)) {
-        cost.op_class += ", " + std::string(PhaseName(cost.phase));
-      }
+    cost.phase = phases_[node.position()];
+    if (ir::IsKernelFusion(node)) {
+      cost.op_class += ", " + std::string(PhaseName(cost.phase));
     }
     if (step.kind == codegen::StepKind::kCollective) {
       ModelCollective(plan_.calls[step.index], cost);
@@ -83,15 +79,14 @@ class Reporter {
     cost.bound = Bound::kNetwork;
   }
 
-  void Model(const ir::Node* node, StepCost& cost) const {
+  void Model(const ir::Node& node, StepCost& cost) const {
     const ir::Target& target = target_.target();
-    const double peak = node != nullptr && IsSixteenBit(*node)
-                            ? target.peak_gflops_16
-                            : target.peak_gflops_f32;
+    const double peak =
+        IsSixteenBit(node) ? target.peak_gflops_16 : target.peak_gflops_f32;
     const double memory = UsPerBytes(cost.bytes, target.memory_gb_per_s);
     const double arithmetic = UsPerBytes(cost.flops, peak);
     const double launch = static_cast<double>(target.launch_overhead_ns) / 1e3;
-    const double library = node == nullptr ? 0 : LibraryUs(*node, target_);
+    const double library = LibraryUs(node, target_);
     cost.limit_us = std::max(memory, arithmetic);
     cost.bound = cost.limit_us < launch ? Bound::kLaunch
                  : arithmetic > memory  ? Bound::kArithmetic

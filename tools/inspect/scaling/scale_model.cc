@@ -54,19 +54,16 @@ class TimelineBuilder {
   }
 
  private:
-  // Returns the costs in node order. Steps without a node keep their place.
+  // Returns the costs in node order.
   std::vector<const StepCost*> InGraphOrder(const codegen::Plan& plan,
                                             const PlanReport& report) const {
     std::unordered_map<std::string, size_t> position;
     for (const auto& node : graph_.nodes()) {
-      if (node->num_outputs() == 0) continue;
       position[node->output()->name()] = node->position();
     }
     std::vector<std::pair<size_t, const StepCost*>> order;
     for (const StepCost& cost : report.steps) {
-      const auto found = position.find(plan.steps[cost.step].name);
-      const size_t last = order.empty() ? 0 : order.back().first;
-      order.emplace_back(found == position.end() ? last : found->second, &cost);
+      order.emplace_back(position.at(plan.steps[cost.step].name), &cost);
     }
     std::stable_sort(
         order.begin(), order.end(),

@@ -33,8 +33,8 @@ struct StepTimeline {
 // Returns the timeline of a single-rank plan with an update, with the measured
 // or estimated times of `report`. A gradient is a value of the backward pass
 // that the update reads. It is ready at the end of the step that computes it. A
-// gradient shared by two parameters, e.g. the shifts of two added
-// normalisations, counts once. Throws kGraph unless the gradients have at most
+// gradient that two parameters share, e.g. the shifts of two added
+// normalisations, counts once unless the update reads a copy of it. Throws kGraph unless the gradients have at most
 // as many elements as the parameters, and more than 90 % of them.
 StepTimeline TimelineOf(const codegen::Plan& plan, const ir::Graph& graph,
                         const PlanReport& report);
