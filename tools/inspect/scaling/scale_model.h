@@ -34,8 +34,9 @@ struct StepTimeline {
 // or estimated times of `report`. A gradient is a value of the backward pass
 // that the update reads. It is ready at the end of the step that computes it. A
 // gradient that two parameters share, e.g. the shifts of two added
-// normalisations, counts once unless the update reads a copy of it. Throws kGraph unless the gradients have at most
-// as many elements as the parameters, and more than 90 % of them.
+// normalisations, counts once unless the update reads a copy of it. Throws
+// kGraph unless the gradients have at most as many elements as the parameters,
+// and more than 90 % of them.
 StepTimeline TimelineOf(const codegen::Plan& plan, const ir::Graph& graph,
                         const PlanReport& report);
 
