@@ -40,19 +40,22 @@ bool IsLogical(ScalarOp op) {
 Value* Transcendental(ValueBuilder& b, ScalarOp op, Value* x, Value* y,
                       bool wide) {
   llvm::IRBuilder<>& ir = b.ir();
+  const auto by_register = [&](Value* (*emit)(ValueBuilder&, Value*)) {
+    return b.ForEachRegister(x, [&](Value* part) { return emit(b, part); });
+  };
   switch (op) {
     case ScalarOp::kExp:
-      return wide ? EmitLibmCall(b, "exp", {x}) : EmitExp(b, x);
+      return wide ? EmitLibmCall(b, "exp", {x}) : by_register(EmitExp);
     case ScalarOp::kLog:
-      return wide ? EmitLibmCall(b, "log", {x}) : EmitLog(b, x);
+      return wide ? EmitLibmCall(b, "log", {x}) : by_register(EmitLog);
     case ScalarOp::kTanh:
-      return wide ? EmitLibmCall(b, "tanh", {x}) : EmitTanh(b, x);
+      return wide ? EmitLibmCall(b, "tanh", {x}) : by_register(EmitTanh);
     case ScalarOp::kSin:
       return wide ? EmitLibmCall(b, "sin", {x}) : EmitSin(b, x);
     case ScalarOp::kCos:
       return wide ? EmitLibmCall(b, "cos", {x}) : EmitCos(b, x);
     case ScalarOp::kErf:
-      return wide ? EmitLibmCall(b, "erf", {x}) : EmitErf(b, x);
+      return wide ? EmitLibmCall(b, "erf", {x}) : by_register(EmitErf);
     case ScalarOp::kPow:
       return wide ? EmitLibmCall(b, "pow", {x, y}) : EmitPow(b, x, y);
     case ScalarOp::kSqrt:

@@ -1,11 +1,13 @@
 #include "codegen/cpu/value_builder.h"
 
 #include <immintrin.h>
+#include <llvm/Analysis/VectorUtils.h>
 #include <llvm/IR/Intrinsics.h>
 #include <llvm/IR/IntrinsicsX86.h>
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "ir/support/error.h"
 
@@ -141,6 +143,21 @@ Value* ValueBuilder::Call(llvm::Intrinsic::ID id, Value* value) {
 Value* ValueBuilder::Fma(Value* a, Value* b, Value* c) {
   return builder_.CreateIntrinsic(a->getType(), llvm::Intrinsic::fma,
                                   {a, b, c});
+}
+
+Value* ValueBuilder::ForEachRegister(
+    Value* x, llvm::function_ref<Value*(Value*)> function) {
+  const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(x->getType());
+  const int lanes = extensions_.avx512 ? 16 : 8;
+  const int all =
+      type == nullptr ? 1 : static_cast<int>(type->getNumElements());
+  if (all <= lanes) return function(x);
+  std::vector<Value*> results;
+  for (int begin = 0; begin < all; begin += lanes) {
+    results.push_back(function(builder_.CreateShuffleVector(
+        x, llvm::createSequentialMask(begin, lanes, 0))));
+  }
+  return llvm::concatenateVectors(builder_, results);
 }
 
 Value* ValueBuilder::Scalef(Value* x, Value* n) {

@@ -64,6 +64,10 @@ class ValueBuilder {
   // Call emits a one-operand intrinsic of the value's type, Fma an FMA.
   llvm::Value* Call(llvm::Intrinsic::ID id, llvm::Value* value);
   llvm::Value* Fma(llvm::Value* a, llvm::Value* b, llvm::Value* c);
+  // Applies `function` to each register of an f32 value. All at once, long
+  // functions would need more registers than there are.
+  llvm::Value* ForEachRegister(
+      llvm::Value* x, llvm::function_ref<llvm::Value*(llvm::Value*)> function);
   // Returns x * 2^n of f32 x and integral f32 n, rounded once, in a single
   // instruction; null if the target has none for these types.
   llvm::Value* Scalef(llvm::Value* x, llvm::Value* n);

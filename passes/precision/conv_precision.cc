@@ -163,6 +163,27 @@ class Choice {
   std::set<std::string> wide_;
 };
 
+// Returns whether the node is exp(-|x|) or exp(-x x). Such an exponential is at
+// most 1: it is a part of an activation function or of its gradient.
+bool IsBoundedExp(const Node& node) {
+  if (node.kind() != OpKind::kExp) return false;
+  const auto is_negation = [](const Value* value, const Value* of) {
+    return IsOp(value->producer(), OpKind::kNeg) &&
+           (of == nullptr || value->producer()->input(0) == of);
+  };
+  const Value* x = node.input(0);
+  if (IsOp(x->producer(), OpKind::kMinimum)) {
+    const Value* a = x->producer()->input(0);
+    const Value* b = x->producer()->input(1);
+    return is_negation(a, b) || is_negation(b, a);
+  }
+  if (!is_negation(x, nullptr)) return false;
+  const Node* operand = x->producer()->input(0)->producer();
+  return IsOp(operand, OpKind::kAbs) ||
+         (IsOp(operand, OpKind::kMul) &&
+          operand->input(0) == operand->input(1));
+}
+
 }  // namespace
 
 PrecisionRule RuleOf(const Node& node, const PrecisionOptions& options) {
@@ -171,7 +192,7 @@ PrecisionRule RuleOf(const Node& node, const PrecisionOptions& options) {
     return PrecisionRule::kDeny;
   }
   if (options.allow.contains(name)) return PrecisionRule::kAllow;
-  return node.op().precision;
+  return IsBoundedExp(node) ? PrecisionRule::kInfer : node.op().precision;
 }
 
 bool HasWideResult(const Node& node, const PassContext& context) {

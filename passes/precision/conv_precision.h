@@ -12,7 +12,8 @@
 namespace fusor::passes {
 
 // Returns the precision rule from the user's lists or of a node that keeps its
-// precision, otherwise the op registry's.
+// precision, otherwise the op registry's. The exponentials of sigmoid, SiLU and
+// the gradient of erf follow their neighbours, as tanh and erf do.
 ir::PrecisionRule RuleOf(const ir::Node& node, const PrecisionOptions& options);
 
 // Returns true if the target has matmuls in that dtype, f16 or bf16.

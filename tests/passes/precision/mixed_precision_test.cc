@@ -282,6 +282,40 @@ TEST_F(MixedPrecisionTest, KeepsWhatFollowsADeniedOpWide) {
   })");
 }
 
+// exp(-|x|) and exp(-x x) are parts of activation functions and gradients.
+TEST_F(MixedPrecisionTest, NarrowsBoundedExponentialsLikeTanh) {
+  Expect(R"(graph g {
+    %x = data : f32[2,2]
+    %w = weight : f32[2,2]
+    %a = matmul(%x, %w) : f32[2,2]
+    %n = neg(%a) : f32[2,2]
+    %m = minimum(%n, %a) : f32[2,2]
+    %e = exp(%m) : f32[2,2]
+    %s = mul(%a, %a) : f32[2,2]
+    %t = neg(%s) : f32[2,2]
+    %f = exp(%t) : f32[2,2]
+    %g = add(%e, %f) : f32[2,2]
+    %b = matmul(%g, %w) : f32[2,2]
+    return %b as "b"
+  })",
+         R"(graph g {
+    %x = data : f32[2,2]
+    %w = weight : f32[2,2]
+    %cast_1 = cast(%w) {dtype="bf16"} : bf16[2,2]
+    %cast = cast(%x) {dtype="bf16"} : bf16[2,2]
+    %a = matmul(%cast, %cast_1) : bf16[2,2]
+    %n = neg(%a) : bf16[2,2]
+    %m = minimum(%n, %a) : bf16[2,2]
+    %e = exp(%m) : bf16[2,2]
+    %s = mul(%a, %a) : bf16[2,2]
+    %t = neg(%s) : bf16[2,2]
+    %f = exp(%t) : bf16[2,2]
+    %g = add(%e, %f) : bf16[2,2]
+    %b = matmul(%g, %cast_1) {result_dtype="f32"} : f32[2,2]
+    return %b as "b"
+  })");
+}
+
 TEST_F(MixedPrecisionTest, KeepsScaleShiftAndStatisticsWide) {
   const auto graph = Run(R"(graph g {
     %x = data : f32[2,2,3,3]
