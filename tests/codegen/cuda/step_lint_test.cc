@@ -404,7 +404,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Vgg16", "nvidia-h200", "vgg16", 64, NormLowering::kKernels,
              20 << 10, BrokenGrids(10, 1)},
         Case{"Imported", "nvidia-h200", "convolutional.pt2", 32768,
-             NormLowering::kKernels, 20 << 10, BrokenGrids(26, 4), 0.12, true}),
+             NormLowering::kKernels, 20 << 10, BrokenGrids(26, 3), 0.12, true}),
     [](const auto& row) { return std::string(row.param.name); });
 
 }  // namespace

@@ -18,10 +18,8 @@ using codegen::Kernel;
 using ir::DType;
 using ir::ScalarOp;
 
-// Returns op(x, y), elementwise on f32.
-std::vector<float> Apply(ScalarOp op, const std::vector<float>& x,
-                         const std::vector<float>& y, int lanes = 16) {
-  const auto n = static_cast<int64_t>(x.size());
+// Returns a kernel that computes op(x, y) of n elements of f32.
+Kernel Elementwise(ScalarOp op, int64_t n, int lanes) {
   Kernel k;
   k.name = "math";
   k.lanes = lanes;
@@ -35,8 +33,15 @@ std::vector<float> Apply(ScalarOp op, const std::vector<float>& x,
   k.phases.push_back({{0},
                       {Load(0, 0, {0, {{0, 1}}}), Load(1, 1, {0, {{0, 1}}}),
                        compute, Store(2, {0, {{0, 1}}}, 2)}});
+  return k;
+}
+
+std::vector<float> Apply(ScalarOp op, const std::vector<float>& x,
+                         const std::vector<float>& y, int lanes = 16) {
+  const auto n = static_cast<int64_t>(x.size());
   return As<float>(
-      Cpu::Get().Run(k, {Bytes(x), Bytes(y), std::string(4 * n, '\0')})[2]);
+      Cpu::Get().Run(Elementwise(op, n, lanes),
+                     {Bytes(x), Bytes(y), std::string(4 * n, '\0')})[2]);
 }
 
 // Returns the error of `actual` in units in the last place of the exact value
@@ -120,8 +125,18 @@ TEST(CpuMathTest, NoElementDependsOnItsNeighbours) {
   }
 }
 
+TEST(CpuMathTest, LongVectorsUseTheInstructionsOfShortOnes) {
+  const auto scales = [](int lanes) {
+    const auto artifacts = Cpu::Get().compiler().KernelArtifacts(
+        Elementwise(ScalarOp::kExp, 256, lanes));
+    return artifacts.at(1).text.find("vscalefps") != std::string::npos;
+  };
+  EXPECT_EQ(scales(32), scales(16));
+  EXPECT_EQ(scales(64), scales(16));
+}
+
 // With AVX-512, vectors of 8 and 16 lanes are scaled by another instruction
-// than those of 4.
+// than those of 4, and longer ones are divided into vectors of 16.
 TEST(CpuMathTest, NoBitDependsOnTheNumberOfLanes) {
   std::vector<float> x;
   const std::vector<float> sweep = Sweep();
@@ -133,7 +148,7 @@ TEST(CpuMathTest, NoBitDependsOnTheNumberOfLanes) {
   }
   for (const ScalarOp op : {ScalarOp::kExp, ScalarOp::kTanh, ScalarOp::kErf}) {
     const std::vector<float> expected = Apply(op, x, x, 4);
-    for (const int lanes : {8, 16}) {
+    for (const int lanes : {8, 16, 32, 64}) {
       const std::vector<float> actual = Apply(op, x, x, lanes);
       for (size_t i = 0; i < x.size(); ++i) {
         if (std::isnan(actual[i]) && std::isnan(expected[i])) continue;
