@@ -62,6 +62,23 @@ LoopNest::LoopNest(const passes::IterationDomain& domain,
     }
     break;
   }
+  divides_rows_ = std::ranges::any_of(
+      accesses, [&](const Access& access) { return DividesRows(access); });
+}
+
+bool LoopNest::DividesRows(const Access& access) const {
+  const Index offset = RawOffset(access);
+  const auto stride = [&](size_t axis) {
+    return CoefficientOf(offset, innermost_[axis]);
+  };
+  if (fastest_ < 0 || stride(fastest_) != 1) return false;
+  bool continues = false, reduced = false;
+  for (size_t m = 0; m < merged_.size(); ++m) {
+    reduced |= merged_[m].folded && stride(m) != 0;
+    continues |= !merged_[m].folded && static_cast<int>(m) != fastest_ &&
+                 stride(m) == merged_[fastest_].extent;
+  }
+  return continues && reduced;
 }
 
 void LoopNest::MergeAxes(std::span<const Access> accesses, bool merge_folded) {

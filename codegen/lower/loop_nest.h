@@ -43,6 +43,11 @@ class LoopNest {
   // Position in axes() of the fastest physical axis; -1 if there is none.
   int fastest() const { return fastest_; }
 
+  // Whether rows of a tensor that is reduced continue along another parallel
+  // axis where the fastest one ends: with channels last, next to a tensor with
+  // channels in blocks.
+  bool divides_rows() const { return divides_rows_; }
+
   // Returns the element offset if parts[a], kernel axes, add up to the index of
   // axes()[a]. Sorted by kernel axis.
   Index Offset(const Access& access,
@@ -58,11 +63,13 @@ class LoopNest {
   };
   Index RawOffset(const Access& access) const;
   void MergeAxes(std::span<const Access> accesses, bool merge_folded);
+  bool DividesRows(const Access& access) const;
 
   std::vector<RawAxis> raw_;
   std::vector<LoopAxis> merged_;
   std::vector<int> innermost_;  // merged -> its fastest raw axis
   int fastest_ = -1;
+  bool divides_rows_ = false;
 };
 
 }  // namespace fusor::codegen

@@ -350,7 +350,7 @@ void LoopPlanner::WidenVector() {
 bool LoopPlanner::IsStrided() const {
   const int fastest = nest_.fastest();
   return !target_.simt && fastest >= 0 && !nest_.axes()[fastest].folded &&
-         nest_.axes()[fastest].extent > kernel_.lanes;
+         (nest_.axes()[fastest].extent > kernel_.lanes || nest_.divides_rows());
 }
 
 // Returns the maximal number of chunks of a reduction axis. A thread reduces
@@ -395,7 +395,8 @@ int64_t LoopPlanner::Chunks(int64_t extent, int64_t wanted,
 
 // Chooses the reduction axis that is split into chunks, if the grid has too few
 // tasks, or if a task would read one vector of many in each row: the slowest,
-// or on a GPU the next if that has less than half as many chunks as wanted.
+// or the next if that has less than half as many chunks as wanted, but on a CPU
+// only for such rows.
 void LoopPlanner::ChooseChunks(std::span<const size_t> folded) {
   int64_t elements = plan_.kept_elements;
   for (const size_t axis : folded) elements *= nest_.axes()[axis].extent;
@@ -415,7 +416,8 @@ void LoopPlanner::ChooseChunks(std::span<const size_t> folded) {
       chunked_ = axis;
       chunks_ = chunks;
     }
-    if (!target_.simt || 2 * chunks_ >= wanted) return;
+    const bool only_one = !target_.simt && !IsStrided();
+    if (only_one || 2 * chunks_ >= wanted) return;
   }
 }
 

@@ -43,6 +43,7 @@ class Lowering {
   void EmitMap();
   void EmitReduction();
   void EmitSweep(int sweep);
+  std::vector<int> ChunkGrid() const;
   void EmitChunkedSweep(int sweep);
   void EmitCombination(int sweep, const std::vector<const Node*>& reductions,
                        const std::vector<int>& partials);
@@ -416,14 +417,24 @@ void Lowering::LoadEarlierResults(int sweep) {
   }
 }
 
+// Returns the grid of a pass over chunks. If kept axes divide rows, the tasks
+// of a chunk follow each other: they read and write the same cache lines.
+std::vector<int> Lowering::ChunkGrid() const {
+  if (target_.simt || !nest_->divides_rows()) {
+    return WithAxes({plan_.chunk_axis, plan_.row_axis});
+  }
+  std::vector<int> grid = plan_.grid;
+  grid.insert(grid.begin(), plan_.chunk_axis);
+  return grid;
+}
+
 void Lowering::EmitChunkedSweep(int sweep) {
   HoldResults(sweep);
   const std::vector<const Node*> reductions = ReductionsOf(sweep);
   std::vector<int> partials;
   const int64_t chunks = kernel_.axes[plan_.chunk_axis].extent;
   if (!reductions.empty() || HasInnerResults(sweep)) {
-    const auto phase =
-        builder_.BeginPhase(WithAxes({plan_.chunk_axis, plan_.row_axis}));
+    const auto phase = builder_.BeginPhase(ChunkGrid());
     LoadEarlierResults(sweep);
     std::vector<int> totals;
     EmitLoops(sweep, reductions, &totals);

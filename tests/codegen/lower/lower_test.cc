@@ -467,6 +467,31 @@ TEST(LowerFusion, SumsTwoCacheLinesOfEachRowPerTask) {
   EXPECT_EQ(lanes(ir::DType::kF32, 512, 96), 16);
 }
 
+// Channels come in blocks of 16, because the result does: the tasks of a chunk
+// share the rows of x, so they follow each other.
+TEST(LowerFusion, TasksOfAChunkFollowEachOtherIfBlocksDivideItsRows) {
+  const auto graph = test::ParseOrDie(R"(graph mixed {
+  %x = data : f32[2,64,64,64]{acdb}
+  %s = reduce(%x) {dims=[0,2,3], kind="sum"} : f32[64]
+  %b = broadcast(%s) {dims=[1], shape=[2,64,64,64]} : f32[2,64,64,64]{acdb}
+  %m = mul(%x, %b) : f32[2,64,64,64]{acdb}
+  %y = copy(%m) {layout="aBcd16b"} : f32[2,64,64,64]{aBcd16b}
+  return %y as "y"
+})");
+  EXPECT_EQ(ExpectKernelsAgree(*graph, {}, 1, 2, 1e-3), 1);
+  const test::BareTarget queries;
+  passes::PassContext context(queries, {});
+  passes::Fuse(*graph, context);
+  const Kernel kernel =
+      LowerFusion(*graph->nodes()[0], ir::WithThreads(queries.target(), 2))
+          .kernel;
+  ASSERT_EQ(kernel.phases.size(), 3u) << Print(kernel);
+  for (const size_t phase : {0, 2}) {
+    const int slowest = kernel.phases[phase].grid.front();
+    EXPECT_THAT(kernel.axes[slowest].name, ::testing::EndsWith("_chunk"));
+  }
+}
+
 // One block per channel combines the chunks' partial sums, all sums in one
 // loop. With one block for all lanes, there would be only one.
 TEST(LowerFusion, ABlockOfAGpuCombinesTheChunksOfOneChannel) {
