@@ -33,9 +33,8 @@ struct BufferConstraints {
 };
 
 // Inserts a `copy` node of the same type
-//   - before a kernel that reads a span (LoweredKernel::operand_spans) of
-//   values
-//     that cannot be contiguous;
+//   - before a kernel that reads values as one span that cannot be contiguous
+//     (LoweredKernel::operand_spans);
 //   - before a collective that would overwrite what other nodes read, or that
 //     reads a value outside the gradient arena;
 //   - after the last step, if an output is new state that no step could write
