@@ -161,10 +161,13 @@ def run(program, batch, args):
     command = [str(word) for word in program.command(batch)]
     record = {"program": program.name, "batch": batch,
               "command": shown(command, args)}
-    environment = dict(os.environ, OMP_NUM_THREADS=str(args.threads))
     stolen, begin = stolen_ticks(), time.monotonic()
     try:
-        done = execute(command, environment, args.timeout)
+        # torch.compile would find in its cache what an earlier run compiled.
+        with tempfile.TemporaryDirectory() as cache:
+            environment = dict(os.environ, OMP_NUM_THREADS=str(args.threads),
+                               TORCHINDUCTOR_CACHE_DIR=cache)
+            done = execute(command, environment, args.timeout)
         if done.code != 0:
             last = (done.stderr.strip() or done.stdout.strip()).splitlines()
             raise RunError(f"exit code {done.code}: "
