@@ -2,7 +2,7 @@
 
 // Inserts copies of values that cannot be where their readers need them, and
 // decides which values share a buffer. Afterwards every node, except views and
-// constants, is one step of the plan. XLA's CopyInsertion does the same.
+// constants, is one step of the plan. Similar to XLA's CopyInsertion.
 
 #include <span>
 #include <unordered_map>
@@ -25,7 +25,7 @@ struct BufferPlacement {
 struct BufferConstraints {
   // The nodes that are steps, in the order in which they run.
   std::vector<const ir::Node*> steps;
-  // Of all inputs and of all results that are not views.
+  // Has an entry for each input, and for each result that is not a view.
   std::unordered_map<const ir::Value*, BufferPlacement> placements;
   // Values whose buffers must be contiguous, in this order. A value is in at
   // most one list.

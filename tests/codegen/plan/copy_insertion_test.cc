@@ -158,5 +158,21 @@ TEST_F(CopyInsertionTest, CopiesViewsForASecondCollectiveBeforeTheFirst) {
   EXPECT_EQ(PlaceOf("y").arena, kGradientArena);
 }
 
+TEST_F(CopyInsertionTest, RepeatsViewsInTheirLayout) {
+  Inserted(R"(
+    graph g {
+      %x = data : f32[2,8,1,1]
+      %y = exp(%x) : f32[2,8,1,1]
+      %a = all_reduce(%y) : f32[2,8,1,1]
+      %v = transpose(%y) {permutation=[0,1,2,3]} : f32[2,8,1,1]{aBcd8b}
+      %b = all_reduce(%v) : f32[2,8,1,1]{aBcd8b}
+      return %a as "a", %b as "b"
+    })");
+  EXPECT_THAT(Steps(), ElementsAre("y", "y.copy", "a", "b"));
+  const ir::Value* operand = constraints_.steps.back()->input(0);
+  EXPECT_EQ(operand->type(), constraints_.steps.back()->output()->type());
+  EXPECT_EQ(operand->producer()->input(0)->name(), "y.copy");
+}
+
 }  // namespace
 }  // namespace fusor::codegen
