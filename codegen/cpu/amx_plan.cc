@@ -21,19 +21,31 @@ using ir::TensorType;
 constexpr int64_t kCacheBytes = int64_t{1} << 20;
 // The least number of tiles that are added to sums before these are stored.
 constexpr int64_t kFewestSteps = 8;
+// Channels per group: with fewer, GroupedPlan is faster.
+constexpr int64_t kFewestPerGroup = 4;
 constexpr int64_t kLine = 64;
 constexpr int64_t kHalf = 2;  // bytes of bf16
 
+// Returns how many groups to join: as many as fill two tiles if one group does
+// not fill half of them; 0 if groups are too different from a tile.
+int64_t JoinedGroups(const Convolution& conv, int64_t groups) {
+  const int64_t in = conv.x.shape[1] / groups;
+  const int64_t out = conv.y.shape[1] / groups;
+  if (groups == 1 || std::min(in, out) >= kAmxRows) return 1;
+  if (std::min(in, out) < kFewestPerGroup || std::max(in, out) > kAmxRows) {
+    return 0;
+  }
+  return std::min(2 * kAmxRows / std::max(in, out), groups);
+}
+
 // A 1x1 filter is a matrix in any layout. im2col multiplies it without planes.
-// Fewer channels per group leave most of a tile empty.
 bool AmxApplies(const Convolution& conv, const ir::Attrs& attrs,
                 size_t operands) {
   const DType weight = conv.weight.dtype;
   const int64_t groups = attrs.Int("groups");
   if (conv.x.dtype != DType::kBF16 || conv.y.dtype != DType::kBF16 ||
       conv.weight.shape[2] * conv.weight.shape[3] == 1 ||
-      (groups > 1 &&
-       std::min(conv.x.shape[1], conv.y.shape[1]) / groups < kAmxRows)) {
+      JoinedGroups(conv, groups) == 0) {
     return false;
   }
   switch (conv.kind) {
@@ -99,13 +111,17 @@ void DivideWork(AmxConvPlan& plan) {
 AmxConvPlan MakePlan(const Convolution& conv, const ir::Attrs& attrs) {
   const auto& [kind, x, weight, y] = conv;
   const int64_t groups = attrs.Int("groups");
+  const int64_t joined = JoinedGroups(conv, groups);
   AmxConvPlan plan{.kind = kind,
                    .batch = x.shape[0],
-                   .groups = groups,
-                   .in_channels = x.shape[1] / groups,
+                   .groups = CeilDiv(groups, joined),
+                   .joined_groups = joined,
+                   .all_in_channels = x.shape[1],
+                   .all_out_channels = y.shape[1],
+                   .in_channels = joined * (x.shape[1] / groups),
                    .in_height = x.shape[2],
                    .in_width = x.shape[3],
-                   .out_channels = y.shape[1] / groups,
+                   .out_channels = joined * (y.shape[1] / groups),
                    .out_height = y.shape[2],
                    .out_width = y.shape[3],
                    .kernel_height = weight.shape[2],
@@ -196,8 +212,13 @@ int64_t AmxConvPlan::weights_bytes() const {
                    static_cast<int64_t>(sizeof(float));
 }
 
+int64_t AmxConvPlan::joined_bytes() const {
+  if (joined_groups == 1 || of_weight()) return 0;
+  return RoundUp(groups * out_channels * taps() * in_channels * kHalf, kLine);
+}
+
 int64_t AmxConvPlan::workspace_bytes() const {
-  return weights_bytes() + parts() * part_bytes();
+  return weights_bytes() + parts() * part_bytes() + joined_bytes();
 }
 
 std::optional<ir::LibraryCandidate> AmxConvCandidate(const ir::Node& node,

@@ -37,13 +37,21 @@ inline constexpr int64_t kAmxSplits = 3;
 // gradient is a convolution of its own, without multiplications by the zeros
 // between pixels.
 //
+// Groups of few channels are joined, so that they fill tiles. Their filters
+// become one filter, whose weights are zero where channels belong to different
+// groups. An infinity or NaN in one group makes the results of the groups
+// joined with it NaN.
+//
 // A weight gradient sums over pixels, which AMX multiplies in pairs. The
 // input's planes become [channels / 16, pixels / 2, 16, 2], once with pairs
 // that begin at even pixels and once at odd ones: positions of the filter need
 // both. The result's gradient becomes [pixels / 32, channels / 16, 16, 32].
 struct AmxConvPlan {
   ir::ConvKind kind{};
-  int64_t batch = 0, groups = 0;
+  int64_t batch = 0;
+  int64_t groups = 0;         // joined groups; the last may have fewer channels
+  int64_t joined_groups = 1;  // of the convolution, in one of the plan's
+  int64_t all_in_channels = 0, all_out_channels = 0;
   int64_t in_channels = 0, in_height = 0, in_width = 0;  // of a group
   int64_t out_channels = 0, out_height = 0, out_width = 0;
   int64_t kernel_height = 0, kernel_width = 0;
@@ -100,6 +108,8 @@ struct AmxConvPlan {
   // Bytes of memory that all parts use: the packed weights, or a weight
   // gradient's sums, which each part of the images has of its own.
   int64_t weights_bytes() const;
+  // The filters of joined groups, [groups, result channels, taps, channels].
+  int64_t joined_bytes() const;
   int64_t workspace_bytes() const;
 };
 

@@ -348,12 +348,17 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
   }
   if (!target.amx) return candidates;
   const auto own = AmxConvCandidate(node, target);
+  const int64_t groups = node.attrs().Int("groups");
+  const bool on_amx = last.has_value() && IsAmx(*last);
+  // oneDNN multiplies each group by itself, however small.
+  const bool own_groups = own.has_value() && groups > 1 &&
+                          (!on_amx || t.x.shape[1] / groups < kAmxRows);
   if (im2col.has_value() && IsPatchwise(t, node.attrs())) {
     candidates.insert(candidates.begin(), *im2col);
-  } else if (last.has_value() && IsAmx(*last)) {
-    PreferAmx(t, node, *last, im2col, own, target, candidates);
-  } else if (own.has_value() && node.attrs().Int("groups") > 1) {
+  } else if (own_groups) {
     candidates.insert(candidates.begin(), *own);
+  } else if (on_amx) {
+    PreferAmx(t, node, *last, im2col, own, target, candidates);
   }
   return candidates;
 }

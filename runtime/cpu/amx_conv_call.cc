@@ -124,6 +124,33 @@ char* PartOf(const AmxConvPlan& plan, const Arguments& args, int64_t part) {
   return args.workspace + plan.weights_bytes() + part * plan.part_bytes();
 }
 
+// Returns the filters of joined groups.
+uint16_t* JoinedOf(const AmxConvPlan& plan, const Arguments& args) {
+  return reinterpret_cast<uint16_t*>(PartOf(plan, args, plan.parts()));
+}
+
+// Joins the filters of some of the plan's groups.
+void JoinFilters(const AmxConvPlan& plan, const Arguments& args,
+                 IndexRange groups) {
+  const int64_t row = plan.taps() * plan.in_channels;
+  const int64_t out = plan.out_channels / plan.joined_groups;
+  const int64_t in = plan.in_channels / plan.joined_groups;
+  uint16_t* to = JoinedOf(plan, args) + groups.begin * plan.out_channels * row;
+  std::memset(to, 0,
+              static_cast<size_t>(groups.size() * plan.out_channels * row) *
+                  sizeof(uint16_t));
+  const int64_t first = groups.begin * plan.out_channels;
+  const int64_t last =
+      std::min(groups.end * plan.out_channels, plan.all_out_channels);
+  for (int64_t o = first; o < last; ++o, to += row) {
+    const uint16_t* from = args.b + o * plan.taps() * in;
+    const int64_t column = o % plan.out_channels / out * in;
+    for (int64_t tap = 0; tap < plan.taps(); ++tap, from += in) {
+      std::copy_n(from, in, to + tap * plan.in_channels + column);
+    }
+  }
+}
+
 // Packs the weights of a data gradient, for these blocks of all groups' input
 // channels, as tiles [groups, channels / 16, taps, result channels / 32, 16,
 // 16, 2], from [groups, result channels, taps, channels].
@@ -199,16 +226,18 @@ Target TargetOf(const AmxConvPlan& plan, const Arguments& args, int64_t n,
                 int64_t group) {
   Target target{.height = plan.out_height,
                 .width = plan.out_width,
-                .channels = plan.out_channels};
+                .channels = plan.out_channels,
+                .step = plan.all_out_channels};
   if (plan.of_input()) {
     target.height = plan.in_height;
     target.width = plan.in_width;
     target.channels = plan.in_channels;
+    target.step = plan.all_in_channels;
   }
-  target.step = plan.groups * target.channels;
+  const int64_t channel = group * target.channels;
   target.first = static_cast<uint16_t*>(args.result) +
-                 n * target.height * target.width * target.step +
-                 group * target.channels;
+                 n * target.height * target.width * target.step + channel;
+  target.channels = std::min(target.channels, target.step - channel);
   return target;
 }
 
@@ -316,18 +345,29 @@ FUSOR_INLINE void ConvolveImage(const AmxConvPlan& plan, Tiles& tiles,
   result.Store(2 * kAmxRows);
 }
 
-// Returns an image of a group, [height, width, groups, channels].
-Pixels PixelsOf(const AmxConvPlan& plan, const uint16_t* images, int64_t height,
-                int64_t width, int64_t channels, int64_t n, int64_t group) {
-  const int64_t step = plan.groups * channels;
-  const int64_t row = width * step;
-  return {.first = images + n * height * row + group * channels,
+// Return a group of the operand, or of the result's gradient, of image `n`.
+Pixels PixelsOf(const uint16_t* images, int64_t height, int64_t width,
+                int64_t all_channels, int64_t channels, int64_t n,
+                int64_t group) {
+  const int64_t row = width * all_channels;
+  const int64_t channel = group * channels;
+  return {.first = images + n * height * row + channel,
           .height = height,
           .width = width,
-          .channels = channels,
-          .step = step,
+          .channels = std::min(channels, all_channels - channel),
+          .step = all_channels,
           .row = row,
-          .readable = row - group * channels};
+          .readable = row - channel};
+}
+Pixels InputOf(const AmxConvPlan& plan, const uint16_t* x, int64_t n,
+               int64_t group) {
+  return PixelsOf(x, plan.in_height, plan.in_width, plan.all_in_channels,
+                  plan.in_channels, n, group);
+}
+Pixels ResultGradientOf(const AmxConvPlan& plan, const uint16_t* dy, int64_t n,
+                        int64_t group) {
+  return PixelsOf(dy, plan.out_height, plan.out_width, plan.all_out_channels,
+                  plan.out_channels, n, group);
 }
 
 // The groups, and the blocks of the target in each, that a part computes.
@@ -362,12 +402,9 @@ FUSOR_INLINE void RunConvolution(const AmxConvPlan& plan, const Arguments& args,
   for (int64_t n = images.begin; n < images.end; ++n) {
     for (int64_t group = channels.groups.begin; group < channels.groups.end;
          ++group) {
-      const Pixels image =
-          plan.of_input()
-              ? PixelsOf(plan, args.a, plan.out_height, plan.out_width,
-                         plan.out_channels, n, group)
-              : PixelsOf(plan, args.a, plan.in_height, plan.in_width,
-                         plan.in_channels, n, group);
+      const Pixels image = plan.of_input()
+                               ? ResultGradientOf(plan, args.a, n, group)
+                               : InputOf(plan, args.a, n, group);
       CopyPixels(image, plan.geometry.source_phases, plan.geometry.pitch,
                  plan.geometry.lead, plan.pixels(),
                  plan.source_blocks() * kAmxDepth, true, plane);
@@ -410,8 +447,7 @@ FUSOR_INLINE void CopyTiles(const AmxConvPlan& plan, const Arguments& args,
                             const WeightParts& w, int64_t n, int64_t group,
                             int64_t slot, IndexRange blocks) {
   const int64_t padded = plan.source_blocks() * kAmxRows;
-  Pixels image = PixelsOf(plan, args.a, plan.in_height, plan.in_width,
-                          plan.in_channels, n, group);
+  Pixels image = InputOf(plan, args.a, n, group);
   if (plan.merged) {
     image.channels = plan.plane_channels();
     image.width = plan.out_width;
@@ -435,8 +471,7 @@ FUSOR_INLINE void CopyTiles(const AmxConvPlan& plan, const Arguments& args,
     }
   }
   const int64_t channel = blocks.begin * kAmxRows;
-  Pixels dy = PixelsOf(plan, args.b, plan.out_height, plan.out_width,
-                       plan.out_channels, n, group);
+  Pixels dy = ResultGradientOf(plan, args.b, n, group);
   dy.first += channel;
   dy.readable -= channel;
   dy.channels = std::min(dy.channels - channel, blocks.size() * kAmxRows);
@@ -458,12 +493,41 @@ TileSums* SumsOf(const AmxConvPlan& plan, const Arguments& args,
                                          (plan.image_parts * plan.groups));
 }
 
+// Stores the gradients of the weights of joined groups at a position of the
+// filter. One panel of tiles has all of them.
+template <typename Weight>
+FUSOR_INLINE void StoreJoined(const AmxConvPlan& plan, const TileSums& sums,
+                              int64_t group, int64_t tap, Weight* to) {
+  const int64_t out = plan.out_channels / plan.joined_groups;
+  const int64_t in = plan.in_channels / plan.joined_groups;
+  const int64_t first = group * plan.out_channels;
+  const int64_t rows =
+      std::min(plan.out_channels, plan.all_out_channels - first);
+  for (int64_t row = 0; row < rows; ++row) {
+    Weight* weights = to + ((first + row) * plan.taps() + tap) * in;
+    for (int64_t i = 0; i < in; ++i) {
+      const int64_t column = row / out * in + i;
+      CopyElement(sums[row / kAmxRows][column / kAmxRows]
+                      [row % kAmxRows * kAmxRows + column % kAmxRows],
+                  weights[i]);
+    }
+  }
+}
+
 // Stores the gradient of 32 x 32 weights of a group, number `row`, `column` of
 // a position of the filter, in [groups, result channels, taps, channels].
 template <typename Tiles>
 FUSOR_INLINE void StoreWeights(const AmxConvPlan& plan, const Arguments& args,
                                const TileSums& sums, int64_t group, int64_t tap,
                                int64_t row, int64_t column) {
+  if (plan.joined_groups > 1) {
+    if (plan.weight_is_bf16) {
+      StoreJoined(plan, sums, group, tap, static_cast<uint16_t*>(args.result));
+    } else {
+      StoreJoined(plan, sums, group, tap, static_cast<float*>(args.result));
+    }
+    return;
+  }
   const int64_t width = plan.plane_channels();
   const int64_t first = row * kAmxDepth, c = column * kAmxDepth;
   const IndexRange rows{0, std::min(kAmxDepth, plan.out_channels - first)};
@@ -606,12 +670,15 @@ FUSOR_INLINE void AddParts(const AmxConvPlan& plan, const Arguments& args,
 
 // --- Stages ------------------------------------------------------------------
 
-enum class Stage { kPack, kTiles, kAddParts };
+enum class Stage { kJoin, kPack, kTiles, kAddParts };
 
 template <typename Tiles>
 FUSOR_INLINE void RunStage(const AmxConvPlan& plan, const Arguments& args,
                            Stage stage, int64_t part) {
   switch (stage) {
+    case Stage::kJoin:
+      JoinFilters(plan, args, Share(plan.groups, part, plan.parts()));
+      break;
     case Stage::kPack: {
       const IndexRange blocks =
           Share(plan.groups * plan.target_blocks(), part, plan.parts());
@@ -657,15 +724,19 @@ class AmxConvExecutable final : public CpuExecutable {
         run_stage_(MayUseAmx() ? RunStageAmx : RunStagePlain) {}
 
   void Run(void* const* args) const override {
-    const Arguments arguments{.a = static_cast<const uint16_t*>(args[0]),
-                              .b = static_cast<const uint16_t*>(args[1]),
-                              .result = args[2],
-                              .workspace = static_cast<char*>(args[3])};
+    Arguments arguments{.a = static_cast<const uint16_t*>(args[0]),
+                        .b = static_cast<const uint16_t*>(args[1]),
+                        .result = args[2],
+                        .workspace = static_cast<char*>(args[3])};
     const auto run = [&](Stage stage) {
       ForParts(plan_.parts(), [&](int64_t part) {
         run_stage_(plan_, arguments, stage, part);
       });
     };
+    if (plan_.joined_bytes() > 0) {
+      run(Stage::kJoin);
+      arguments.b = JoinedOf(plan_, arguments);
+    }
     if (!plan_.of_weight()) run(Stage::kPack);
     run(Stage::kTiles);
     if (plan_.of_weight() && !plan_.is_complete()) run(Stage::kAddParts);

@@ -71,6 +71,20 @@ TEST(AmxConvTest, GroupedConvolutions) {
   for (const ConvCase& c : cases) ExpectAmxClose(c);
 }
 
+// Groups of few channels share tiles. The last ones may be fewer. One tile of
+// a weight gradient is complete, or adds up several images.
+TEST(AmxConvTest, JoinedGroups) {
+  const ConvCase cases[] = {
+      {3, 48, 48, 14, 3, 2, 1, 1, 6},    {2, 104, 104, 9, 3, 1, 1, 1, 13},
+      {1, 440, 440, 7, 3, 2, 1, 1, 55},  {4, 128, 128, 8, 3, 1, 1, 1, 32},
+      {2, 36, 36, 11, 5, 3, 2, 1, 3},    {1, 30, 45, 6, 3, 1, 1, 1, 3},
+      {3, 16, 32, 10, 3, 1, 2, 2, 2},    {2, 20, 20, 12, 3, 1, 1, 1, 5},
+      {1, 208, 208, 13, 3, 1, 1, 1, 26}, {5, 28, 16, 9, 7, 2, 3, 1, 4},
+      {2, 24, 24, 40, 3, 1, 1, 1, 6},
+  };
+  for (const ConvCase& c : cases) ExpectAmxClose(c);
+}
+
 // Sums leave their tiles where the pixels of an image exceed a cache.
 TEST(AmxConvTest, GradientsOfLargeImages) {
   ExpectAmxClose({1, 16, 16, 144, 3, 1, 1, 1, 1});

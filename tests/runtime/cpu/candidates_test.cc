@@ -62,6 +62,10 @@ TEST(CpuCandidatesTest, ConvolutionsInBf16RunOnAmx) {
   EXPECT_EQ(algorithm(kStrided, "conv2d_grad_input"), "amx");
   EXPECT_EQ(algorithm(kPixel, "conv2d_grad_input"), "im2col");
   EXPECT_EQ(algorithm(kPixel, "conv2d_grad_weight"), "im2col");
+  const ConvCase small_groups{2, 48, 48, 14, 3, 1, 1, 1, 6};
+  for (const char* op : {"conv2d", "conv2d_grad_input", "conv2d_grad_weight"}) {
+    EXPECT_EQ(algorithm(small_groups, op), "amx") << op;
+  }
 }
 
 }  // namespace
