@@ -75,8 +75,9 @@ LibraryPlan PlanLibraryCall(const LibraryCall& call, bool amx) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};
   }
   if (const auto plan = PlanAmxMatmul(call);
-      plan.has_value() && (call.implementation == plan->implementation() ||
-                           (amx && plan->is_fast()))) {
+      plan.has_value() &&
+      (convolution || call.implementation == plan->implementation() ||
+       (amx && plan->is_fast()))) {
     return {plan->implementation(), plan->workspace_bytes(), *plan};
   }
   if (const auto plan = PlanSgemm(call);

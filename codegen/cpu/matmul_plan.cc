@@ -8,12 +8,16 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/cpu/onednn_layout.h"
 #include "codegen/cpu/winograd_plan.h"
+#include "ir/target/conv_problem.h"
 #include "ir/target/cost.h"
 
 namespace fusor::cpu {
 namespace {
 
+using ir::ConvKind;
+using ir::Convolution;
 using ir::DType;
 using ir::TensorType;
 
@@ -44,9 +48,10 @@ constexpr int64_t kLargeResult = int64_t{1} << 20;
 constexpr int64_t kOneDnnRows = 64;
 // The same for operands of f32. A split element must be multiplied often, or
 // splitting takes longer than AMX saves: the least rows * columns / (rows +
-// columns).
-constexpr int64_t kLeastSplitDepth = 96;
-constexpr int64_t kLeastSplitUses = 160;
+// columns), more if both operands are split by the part that multiplies them.
+constexpr int64_t kLeastSplitDepth = 64;
+constexpr int64_t kLeastSplitUses = 120;
+constexpr int64_t kLeastDividedUses = 160;
 // The speed of split multiplication, relative to f32's.
 constexpr double kSplitSpeed = 1.4;
 
@@ -113,6 +118,67 @@ std::optional<MatmulGeometry> GeometryOf(const TensorType& a,
   return g;
 }
 
+// Returns the activations as a matrix of pixels and channels. A row is a pixel
+// unless they are transposed.
+MatrixStrides PixelMatrix(const TensorType& image, bool transposed) {
+  const int64_t pixels = image.shape[2] * image.shape[3];
+  MatrixStrides m{.row = kAmxRows,
+                  .column = 1,
+                  .pixels = pixels,
+                  .next_image = image.shape[1] * pixels,
+                  .next_block = kAmxRows * pixels};
+  if (transposed) std::swap(m.row, m.column);
+  return m;
+}
+
+// Returns the matmul that a 1x1 convolution is if its images are blocked. A
+// tile of 32 pixels spans two images at most.
+std::optional<MatmulGeometry> PointwiseGeometry(const Convolution& conv,
+                                                const ir::Attrs& attrs) {
+  const auto& [kind, x, weight, y] = conv;
+  const std::vector<int64_t> ones{1, 1}, zeros{0, 0};
+  const bool pointwise = weight.shape[2] == 1 && weight.shape[3] == 1 &&
+                         attrs.Int("groups") == 1 &&
+                         attrs.Ints("stride") == ones &&
+                         attrs.Ints("pad") == zeros;
+  for (const TensorType* type : {&x, &weight, &y}) {
+    if (type->dtype != DType::kF32) return std::nullopt;
+  }
+  const int64_t channels = x.shape[1], results = y.shape[1];
+  const int64_t pixels = x.shape[2] * x.shape[3];
+  if (!pointwise || x.num_elements() == 0 || pixels < kAmxDepth ||
+      channels % kAmxRows != 0 || results % kAmxRows != 0) {
+    return std::nullopt;
+  }
+  const MatrixStrides filter{.row = channels, .column = 1};
+  const MatrixStrides transposed{.row = 1, .column = channels};
+  switch (kind) {
+    case ConvKind::kForward:
+      return MatmulGeometry{.rows = x.shape[0] * pixels,
+                            .columns = results,
+                            .depth = channels,
+                            .a = PixelMatrix(x, false),
+                            .b = transposed,
+                            .y = PixelMatrix(y, false)};
+    case ConvKind::kGradInput:
+      return MatmulGeometry{.rows = x.shape[0] * pixels,
+                            .columns = channels,
+                            .depth = results,
+                            .a = PixelMatrix(y, false),
+                            .b = filter,
+                            .y = PixelMatrix(x, false)};
+    case ConvKind::kGradWeight:
+      return MatmulGeometry{.rows = results,
+                            .columns = channels,
+                            .depth = x.shape[0] * pixels,
+                            .swapped = true,
+                            .a = PixelMatrix(y, true),
+                            .b = PixelMatrix(x, false),
+                            .y = filter};
+  }
+  return std::nullopt;
+}
+
 // Divides the result into one part per thread at most, such that
 // cost(rows, columns) is least, of the panels of the largest part.
 template <typename Plan, typename Cost>
@@ -139,7 +205,22 @@ void DivideWork(AmxMatmulPlan& plan) {
     plan.depth_parts = threads;
     return;
   }
-  DivideResult(threads, std::multiplies<int64_t>(), plan);
+  // In the time of multiplying a pair of panels. Each part packs its rows.
+  const auto cost = [&](int64_t row_panels, int64_t column_panels) {
+    const int64_t packed = plan.is_a_in_place() ? 0 : 2 * row_panels;
+    return row_panels * column_panels + packed;
+  };
+  DivideResult(threads, cost, plan);
+}
+
+std::optional<AmxMatmulPlan> PlanPointwise(const Convolution& conv,
+                                           const ir::Attrs& attrs) {
+  const auto geometry = PointwiseGeometry(conv, attrs);
+  if (!geometry.has_value()) return std::nullopt;
+  AmxMatmulPlan plan{*geometry};
+  plan.is_split = true;
+  DivideWork(plan);
+  return plan;
 }
 
 void DivideWork(SgemmPlan& plan) {
@@ -170,8 +251,8 @@ int64_t MatmulGeometry::batches() const {
 bool AmxMatmulPlan::is_fast() const {
   const int64_t result = rows * columns;
   if (is_split) {
-    return depth >= kLeastSplitDepth &&
-           result >= kLeastSplitUses * (rows + columns);
+    const int64_t least = is_shared() ? kLeastSplitUses : kLeastDividedUses;
+    return depth >= kLeastSplitDepth && result >= least * (rows + columns);
   }
   const bool divided = rows % kOneDnnRows == 0;
   if (!is_shared()) {
@@ -265,6 +346,40 @@ bool SgemmPlan::is_fast() const {
          std::min(rows, depth) >= kSgemmLeastSize;
 }
 
+std::optional<ir::LibraryCandidate> PointwiseCandidate(
+    const ir::Node& node, const ir::Target& target) {
+  const auto conv = ir::ConvolutionOf(node);
+  if (!target.amx || !conv.has_value() || node.num_inputs() > 2) {
+    return std::nullopt;
+  }
+  const auto plan = PlanPointwise(*conv, node.attrs());
+  if (!plan.has_value() || !plan->is_fast()) return std::nullopt;
+  ir::LibraryCandidate c;
+  c.name = c.algorithm = kPointwise;
+  c.implementation = plan->implementation();
+  c.workspace_bytes = plan->workspace_bytes();
+  c.modelled_ns =
+      static_cast<int64_t>(2.0 * static_cast<double>(ir::NodeMacs(node)) /
+                           (kSplitSpeed * target.peak_gflops_f32));
+  const ir::Layout x = BlockedLayout(conv->x.shape, kAmxRows);
+  const ir::Layout y = BlockedLayout(conv->y.shape, kAmxRows);
+  switch (conv->kind) {
+    case ConvKind::kForward:
+      c.operands = {x, {}};
+      c.results = {y};
+      break;
+    case ConvKind::kGradInput:
+      c.operands = {y, {}};
+      c.results = {x};
+      break;
+    case ConvKind::kGradWeight:
+      c.operands = {x, y};
+      c.results = {ir::Layout{}};
+      break;
+  }
+  return c;
+}
+
 std::optional<ir::LibraryCandidate> OwnMatmulCandidate(
     const ir::Node& node, const ir::Target& target) {
   if (!target.amx || node.num_inputs() > 2) return std::nullopt;
@@ -313,6 +428,16 @@ std::optional<AmxMatmulPlan> PlanAmxMatmul(const TensorType& a,
 }
 
 std::optional<AmxMatmulPlan> PlanAmxMatmul(const codegen::LibraryCall& call) {
+  if (const auto conv = ConvolutionBy(call, kPointwise); conv.has_value()) {
+    const bool blocked =
+        conv->x.layout == BlockedLayout(conv->x.shape, kAmxRows) &&
+        conv->y.layout == BlockedLayout(conv->y.shape, kAmxRows);
+    if (!blocked || !conv->weight.layout.is_row_major() ||
+        call.operands.size() > 2) {
+      return std::nullopt;
+    }
+    return PlanPointwise(*conv, call.attrs);
+  }
   if (!IsMatmul(call)) return std::nullopt;
   return PlanAmxMatmul(call.operands[0], call.operands[1], call.results[0],
                        call.attrs);

@@ -18,6 +18,23 @@ inline constexpr char kSgemmImplementation[] = "fusor_sgemm";
 struct MatrixStrides {
   int64_t row = 0, column = 0;
   std::vector<int64_t> batch{};  // by dimension of the batch
+
+  // Activations in blocks of 16 channels, [images, channels / 16, pixels, 16],
+  // are a matrix, too: of the pixels of all images and the channels, which are
+  // contiguous in a block. `pixels`: of an image; 0 for other matrices.
+  int64_t pixels = 0;
+  int64_t next_image = 0, next_block = 0;
+
+  // Return where a row or a column begins.
+  int64_t Row(int64_t i) const { return Along(row, i); }
+  int64_t Column(int64_t i) const { return Along(column, i); }
+
+ private:
+  int64_t Along(int64_t step, int64_t i) const {
+    if (pixels == 0) return i * step;
+    return step == 1 ? i / kAmxRows * next_block + i % kAmxRows
+                     : i / pixels * next_image + i % pixels * step;
+  }
 };
 
 // Each result is [rows, columns], sums of `depth` products. If results have
@@ -129,13 +146,21 @@ struct SgemmPlan : MatmulGeometry {
   }
 };
 
+inline constexpr char kPointwise[] = "matmul";  // a convolution's algorithm
+
+// Returns the candidate of a 1x1 convolution of f32, or of its gradient, as one
+// matmul of AmxMatmulPlan, on CPUs with AMX; nullopt unless it is fast.
+std::optional<ir::LibraryCandidate> PointwiseCandidate(
+    const ir::Node& node, const ir::Target& target);
+
 // Returns the candidate of a matmul for either of these plans, on CPUs with
 // AMX; nullopt unless it is fast.
 std::optional<ir::LibraryCandidate> OwnMatmulCandidate(
     const ir::Node& node, const ir::Target& target);
 
 // Return the plan for a matmul, fast or not; nullopt for types and attributes
-// that it lacks, of the call also for other ops. Threads and CPUs without AMX
+// that it lacks, of the call also for other ops. That of AMX may be of a
+// PointwiseCandidate's call. Threads and CPUs without AMX
 // or AVX-512 are as for PlanAmxConv. AMX has no plans for batches.
 std::optional<AmxMatmulPlan> PlanAmxMatmul(const ir::TensorType& a,
                                            const ir::TensorType& b,

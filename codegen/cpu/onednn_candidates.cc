@@ -360,6 +360,10 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
   } else if (on_amx) {
     PreferAmx(t, node, *last, im2col, own, target, candidates);
   }
+  const auto pointwise = PointwiseCandidate(node, target);
+  if (pointwise.has_value()) {
+    candidates.insert(candidates.begin(), *pointwise);
+  }
   return candidates;
 }
 

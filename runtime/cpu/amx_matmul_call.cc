@@ -37,44 +37,59 @@ struct Arguments {
 
 // --- Packing -----------------------------------------------------------------
 
+// An operand whose rows of tiles are its rows, or its columns.
 template <typename Element>
-Corner<Element> FirstOperand(const AmxMatmulPlan& plan,
-                             const Arguments<Element>& args) {
-  return {.first = args.a,
-          .outer_step = plan.a.row,
-          .depth_step = plan.a.column,
-          .outer = plan.rows,
-          .depth = plan.depth};
-}
+struct Operand {
+  const Element* first = nullptr;
+  const MatrixStrides& strides;
+  bool by_rows = false;
+  int64_t outer = 0, depth = 0;
+
+  int64_t outer_step() const { return by_rows ? strides.row : strides.column; }
+  int64_t depth_step() const { return by_rows ? strides.column : strides.row; }
+
+  FUSOR_INLINE Corner<Element> CornerAt(int64_t at_outer,
+                                        int64_t at_depth) const {
+    Corner<Element> corner{
+        .first = first + strides.Row(by_rows ? at_outer : at_depth) +
+                 strides.Column(by_rows ? at_depth : at_outer),
+        .outer_step = outer_step(),
+        .depth_step = depth_step(),
+        .outer = outer - at_outer,
+        .depth = depth - at_depth};
+    if (strides.pixels > 0) {
+      const bool deep = corner.depth_step == 1;
+      corner.second = strides.next_block;
+      corner.lines =
+          strides.pixels - (deep ? at_outer : at_depth) % strides.pixels;
+      corner.jump = strides.next_image - strides.pixels * kAmxRows;
+    }
+    return corner;
+  }
+};
 
 template <typename Element>
-Corner<Element> SecondOperand(const AmxMatmulPlan& plan,
+Operand<Element> FirstOperand(const AmxMatmulPlan& plan,
                               const Arguments<Element>& args) {
-  return {.first = args.b,
-          .outer_step = plan.b.column,
-          .depth_step = plan.b.row,
-          .outer = plan.columns,
-          .depth = plan.depth};
+  return {args.a, plan.a, true, plan.rows, plan.depth};
 }
 
-// Packs panels of a matrix, [panels, steps, splits, 2 tiles]. `matrix` is that
-// of the first outer element and the first depth.
+template <typename Element>
+Operand<Element> SecondOperand(const AmxMatmulPlan& plan,
+                               const Arguments<Element>& args) {
+  return {args.b, plan.b, false, plan.columns, plan.depth};
+}
+
+// Packs panels of a matrix, [panels, steps, splits, 2 tiles].
 template <typename Tiles, bool kPairs, typename Element>
 FUSOR_INLINE void PackPanels(const Arguments<Element>& args,
-                             const Corner<Element>& matrix, IndexRange panels,
+                             const Operand<Element>& matrix, IndexRange panels,
                              IndexRange steps, uint16_t* to) {
   for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
     for (int64_t step = steps.begin; step < steps.end; ++step) {
       for (const int64_t half : {0, 1}) {
-        const int64_t outer = panel * kAmxPanel + half * kAmxRows;
-        const int64_t depth = step * kAmxDepth;
-        const Corner<Element> corner{.first = matrix.first +
-                                              outer * matrix.outer_step +
-                                              depth * matrix.depth_step,
-                                     .outer_step = matrix.outer_step,
-                                     .depth_step = matrix.depth_step,
-                                     .outer = matrix.outer - outer,
-                                     .depth = matrix.depth - depth};
+        const Corner<Element> corner = matrix.CornerAt(
+            panel * kAmxPanel + half * kAmxRows, step * kAmxDepth);
         if constexpr (kIsSplit<Element>) {
           if (!Tiles::template PackTile<kPairs>(corner, to + half * kAmxTile)) {
             args.has_special->store(true, std::memory_order_relaxed);
@@ -109,14 +124,21 @@ class ResultPanel {
 
   // Rounds and stores up to `count` rows.
   FUSOR_INLINE void Store(int64_t count) {
-    const IndexRange rows{next_, std::min(next_ + count, rows_)};
-    if (rows.begin == rows.end) return;
-    const int64_t to = (row_ + next_) * plan_.y.row + column_;
-    next_ = rows.end;
-    if (plan_.result_is_bf16) {
-      StoreRows(rows, static_cast<uint16_t*>(y_) + to);
-    } else {
-      StoreRows(rows, static_cast<float*>(y_) + to);
+    const int64_t end = std::min(next_ + count, rows_);
+    while (next_ < end) {
+      IndexRange rows{next_, end};
+      if (plan_.y.pixels > 0) {
+        const int64_t of_image =
+            plan_.y.pixels - (row_ + next_) % plan_.y.pixels;
+        rows.end = std::min(end, next_ + of_image);
+      }
+      const int64_t to = plan_.y.Row(row_ + next_) + plan_.y.Column(column_);
+      next_ = rows.end;
+      if (plan_.result_is_bf16) {
+        StoreRows(rows, static_cast<uint16_t*>(y_) + to);
+      } else {
+        StoreRows(rows, static_cast<float*>(y_) + to);
+      }
     }
   }
   FUSOR_INLINE void Store() { Store(kAmxPanel); }
@@ -124,7 +146,8 @@ class ResultPanel {
  private:
   template <typename To>
   FUSOR_INLINE void StoreRows(IndexRange rows, To* to) {
-    Tiles::StoreRows(*sums_, rows, plan_.columns - column_, plan_.y.row, to);
+    Tiles::StoreRows(*sums_, rows, plan_.columns - column_, plan_.y.row, to,
+                     plan_.y.pixels > 0 ? plan_.y.next_block : kAmxRows);
   }
 
   const AmxMatmulPlan& plan_;
@@ -147,15 +170,15 @@ FUSOR_INLINE RowPanels PrepareRows(const AmxMatmulPlan& plan,
                                    const Arguments<Element>& args,
                                    IndexRange panels, IndexRange steps,
                                    uint16_t* workspace) {
-  const Corner<Element> a = FirstOperand(plan, args);
+  const Operand<Element> a = FirstOperand(plan, args);
   if constexpr (!kIsSplit<Element>) {
     if (plan.is_a_in_place()) {
-      return {.first = a.first + panels.begin * kAmxPanel * a.outer_step +
+      return {.first = a.first + panels.begin * kAmxPanel * plan.a.row +
                        steps.begin * kAmxDepth,
-              .row = a.outer_step,
-              .tile = kAmxRows * a.outer_step,
+              .row = plan.a.row,
+              .tile = kAmxRows * plan.a.row,
               .step = kAmxDepth,
-              .panel = kAmxPanel * a.outer_step};
+              .panel = kAmxPanel * plan.a.row};
     }
   }
   PackPanels<Tiles, false>(args, a, panels, steps, workspace);
@@ -370,7 +393,14 @@ void RunStagePlain(const AmxMatmulPlan& plan, const Arguments<Element>& args,
   RunStage<PlainTiles>(plan, args, stage, part);
 }
 
-// Multiplies matrices of f32 that cannot be split.
+// Returns how many rows, or columns, have the same distance from each other.
+int64_t RunOf(const MatrixStrides& m, int64_t step, int64_t all) {
+  if (m.pixels == 0) return all;
+  return step == 1 ? kAmxRows : m.pixels;
+}
+
+// Multiplies matrices of f32 that cannot be split. Those in blocks are
+// multiplied block by block.
 void MultiplyWhole(const AmxMatmulPlan& plan, const Arguments<float>& args) {
   const auto order = [](const MatrixStrides& m) {
     return m.column == 1 ? 'N' : 'T';
@@ -381,13 +411,28 @@ void MultiplyWhole(const AmxMatmulPlan& plan, const Arguments<float>& args) {
                            int64_t columns) {
     return m.column == 1 ? std::max(m.row, columns) : std::max(m.column, rows);
   };
-  const dnnl_status_t status = dnnl_sgemm(
-      order(plan.a), order(plan.b), plan.rows, plan.columns, plan.depth, 1,
-      args.a, distance(plan.a, plan.rows, plan.depth), args.b,
-      distance(plan.b, plan.depth, plan.columns), 0,
-      static_cast<float*>(args.y), distance(plan.y, plan.rows, plan.columns));
-  FUSOR_CHECK(status == dnnl_success, kDevice, "oneDNN sgemm: status {}",
-              static_cast<int>(status));
+  const MatrixStrides &a = plan.a, &b = plan.b, &y = plan.y;
+  const int64_t rows =
+      std::min(RunOf(a, a.row, plan.rows), RunOf(y, y.row, plan.rows));
+  const int64_t columns = std::min(RunOf(b, b.column, plan.columns),
+                                   RunOf(y, y.column, plan.columns));
+  const int64_t depth =
+      std::min(RunOf(a, a.column, plan.depth), RunOf(b, b.row, plan.depth));
+  for (int64_t i = 0; i < plan.rows; i += rows) {
+    for (int64_t j = 0; j < plan.columns; j += columns) {
+      for (int64_t k = 0; k < plan.depth; k += depth) {
+        const dnnl_status_t status = dnnl_sgemm(
+            order(a), order(b), rows, columns, depth, 1,
+            args.a + a.Row(i) + a.Column(k), distance(a, rows, depth),
+            args.b + b.Row(k) + b.Column(j), distance(b, depth, columns),
+            k > 0 ? 1.0F : 0.0F,
+            static_cast<float*>(args.y) + y.Row(i) + y.Column(j),
+            distance(y, rows, columns));
+        FUSOR_CHECK(status == dnnl_success, kDevice, "oneDNN sgemm: status {}",
+                    static_cast<int>(status));
+      }
+    }
+  }
 }
 
 // args: operands, result, workspace.

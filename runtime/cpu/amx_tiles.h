@@ -53,6 +53,22 @@ struct Corner {
   const Element* first = nullptr;
   int64_t outer_step = 0, depth_step = 0;
   int64_t outer = 0, depth = 0;  // elements from here to the matrix's end
+  // Of f32 in blocks of 16 channels: the distance of the second 16 elements
+  // along the depth, if this is contiguous, and the lines of this image, after
+  // which those of the next one are `jump` elements further away.
+  int64_t second = kAmxRows;
+  int64_t lines = kAmxDepth, jump = 0;
+
+  // Returns where contiguous elements begin: those of an outer element, or
+  // of a depth.
+  FUSOR_INLINE const Element* Line(int64_t i) const {
+    return first + i * (depth_step == 1 ? outer_step : depth_step) +
+           (i >= lines ? jump : 0);
+  }
+  FUSOR_INLINE Element At(int64_t i, int64_t k) const {
+    if (depth_step != 1) return Line(k)[i];
+    return Line(i)[k < kAmxRows ? k : k - kAmxRows + second];
+  }
 };
 
 // Returns the mask of the first `count` elements, which may be more than all
@@ -207,55 +223,17 @@ class AmxTiles {
   template <bool kPairs>
   FUSOR_AVX512_BF16 static bool PackTile(const Corner<float>& from,
                                          uint16_t* to) {
-    const bool deep = from.depth_step == 1;
-    // Elements that share a line of words: the first and the last 16 along the
-    // depth, or those of an even and an odd depth.
-    __m512 x[16], y[16];
-    if (deep) {
-      const auto mask = First<__mmask32>(from.depth);
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) {
-        const __mmask32 here = i < from.outer ? mask : 0;
-        const float* line = from.first + i * from.outer_step;
-        x[i] = _mm512_maskz_loadu_ps(static_cast<__mmask16>(here), line);
-        y[i] = _mm512_maskz_loadu_ps(static_cast<__mmask16>(here >> 16),
-                                     line + 16);
-      }
-    } else {
-      const auto mask = First<__mmask16>(from.outer);
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) {
-        const float* even = from.first + 2 * i * from.depth_step;
-        x[i] = _mm512_maskz_loadu_ps(2 * i < from.depth ? mask : 0, even);
-        y[i] = _mm512_maskz_loadu_ps(2 * i + 1 < from.depth ? mask : 0,
-                                     even + from.depth_step);
-      }
-    }
-    __mmask16 special = 0;
-    for (int64_t split = 0; split < kAmxSplits; ++split) {
-      __m512i lines[16];
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) {
-        const auto halves =
-            reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(y[i], x[i]));
-        const __m512i low = WidenLow(halves), high = WidenHigh(halves);
-        lines[i] =
-            deep ? halves : _mm512_or_si512(_mm512_srli_epi32(low, 16), high);
-        if (split == 0) special |= IsSpecial(low) | IsSpecial(high);
-        x[i] = _mm512_sub_ps(x[i], reinterpret_cast<__m512>(low));
-        y[i] = _mm512_sub_ps(y[i], reinterpret_cast<__m512>(high));
-      }
-      StoreLines<kPairs>(deep, lines, to + split * kPanelTile);
-    }
-    return special == 0;
+    return from.depth_step == 1 ? SplitTile<kPairs, true>(from, to)
+                                : SplitTile<kPairs, false>(from, to);
   }
 
   // Rounds and stores rows of sums, of which the first columns are elements of
-  // the result. Its rows are `step` elements apart.
+  // the result. Its rows are `step` elements apart. Those of f32 may have the
+  // second 16 columns elsewhere, `second` elements after the first.
   template <typename To>
   FUSOR_AVX512_BF16 static void StoreRows(const TileSums& sums, IndexRange rows,
-                                          int64_t columns, int64_t step,
-                                          To* to) {
+                                          int64_t columns, int64_t step, To* to,
+                                          int64_t second = kAmxRows) {
     const auto mask = First<__mmask32>(columns);
     for (int64_t i = rows.begin; i < rows.end; ++i, to += step) {
       const int64_t tile = i / kAmxRows, row = i % kAmxRows * kAmxRows;
@@ -263,7 +241,7 @@ class AmxTiles {
       const __m512 b = _mm512_load_ps(sums[tile][1] + row);
       if constexpr (sizeof(To) == sizeof(float)) {
         _mm512_mask_storeu_ps(to, static_cast<__mmask16>(mask), a);
-        _mm512_mask_storeu_ps(to + kAmxRows,
+        _mm512_mask_storeu_ps(to + second,
                               static_cast<__mmask16>(mask >> kAmxRows), b);
       } else {
         _mm512_mask_storeu_epi16(
@@ -273,6 +251,56 @@ class AmxTiles {
   }
 
  private:
+  // `kDeep`: the depth is contiguous.
+  template <bool kPairs, bool kDeep>
+  FUSOR_AVX512_BF16_INLINE static bool SplitTile(const Corner<float>& from,
+                                                 uint16_t* to) {
+    const auto mask = First<__mmask32>(kDeep ? from.depth : from.outer);
+    __mmask16 special = 0;
+    for (int64_t i = 0; i < kAmxRows; ++i) {
+      // Elements that share a line of words: the first and the last 16 along
+      // the depth, or those of an even and an odd depth.
+      __m512 x, y;
+      if constexpr (kDeep) {
+        const __mmask32 here = i < from.outer ? mask : 0;
+        const float* line = from.Line(i);
+        x = _mm512_maskz_loadu_ps(static_cast<__mmask16>(here), line);
+        y = _mm512_maskz_loadu_ps(static_cast<__mmask16>(here >> 16),
+                                  line + from.second);
+      } else {
+        const auto here = static_cast<__mmask16>(mask);
+        x = _mm512_maskz_loadu_ps(2 * i < from.depth ? here : 0,
+                                  from.Line(2 * i));
+        y = _mm512_maskz_loadu_ps(2 * i + 1 < from.depth ? here : 0,
+                                  from.Line(2 * i + 1));
+      }
+#pragma GCC unroll 3
+      for (int64_t split = 0; split < kAmxSplits; ++split) {
+        const auto halves =
+            reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(y, x));
+        const __m512i low = WidenLow(halves), high = WidenHigh(halves);
+        _mm512_store_si512(
+            to + split * kPanelTile + i * kAmxDepth,
+            kDeep ? halves : _mm512_or_si512(_mm512_srli_epi32(low, 16), high));
+        if (split == 0) special |= IsSpecial(low) | IsSpecial(high);
+        x = _mm512_sub_ps(x, reinterpret_cast<__m512>(low));
+        y = _mm512_sub_ps(y, reinterpret_cast<__m512>(high));
+      }
+    }
+    if constexpr (kDeep == kPairs) {
+      for (int64_t split = 0; split < kAmxSplits; ++split) {
+        uint16_t* const tile = to + split * kPanelTile;
+        __m512i lines[16];
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i) {
+          lines[i] = _mm512_load_si512(tile + i * kAmxDepth);
+        }
+        StoreLines<kPairs>(kDeep, lines, tile);
+      }
+    }
+    return special == 0;
+  }
+
   // Stores words of pairs along the depth: lines of `outer` if `deep`, else of
   // the depth.
   template <bool kPairs>
@@ -326,13 +354,13 @@ class AmxTiles {
   FUSOR_INLINE void AddColumns(const uint16_t* b) {
     Load<6>(b, 64);
     asm volatile("tdpbf16ps %%tmm6, %%tmm4, %%tmm0" ::);
-    if constexpr (kTwoRows) {
-      asm volatile("tdpbf16ps %%tmm6, %%tmm5, %%tmm2" ::);
-    }
     if constexpr (kTwoColumns) {
       Load<7>(b + kAmxTile, 64);
       asm volatile("tdpbf16ps %%tmm7, %%tmm4, %%tmm1" ::);
-      if constexpr (kTwoRows) {
+    }
+    if constexpr (kTwoRows) {
+      asm volatile("tdpbf16ps %%tmm6, %%tmm5, %%tmm2" ::);
+      if constexpr (kTwoColumns) {
         asm volatile("tdpbf16ps %%tmm7, %%tmm5, %%tmm3" ::);
       }
     }
@@ -383,12 +411,12 @@ class PlainTiles {
 
   template <typename To>
   static void StoreRows(const TileSums& sums, IndexRange rows, int64_t columns,
-                        int64_t step, To* to) {
+                        int64_t step, To* to, int64_t second = kAmxRows) {
     for (int64_t i = rows.begin; i < rows.end; ++i, to += step) {
       for (int64_t j = 0; j < std::min(columns, kAmxPanel); ++j) {
         Narrow(sums[i / kAmxRows][j / kAmxRows]
                    [i % kAmxRows * kAmxRows + j % kAmxRows],
-               to[j]);
+               to[j / kAmxRows * second + j % kAmxRows]);
       }
     }
   }
@@ -401,9 +429,7 @@ class PlainTiles {
         const int64_t at =
             kPairs ? k / 2 * kAmxDepth + 2 * i + k % 2 : i * kAmxDepth + k;
         const Element x =
-            i < from.outer && k < from.depth
-                ? from.first[i * from.outer_step + k * from.depth_step]
-                : Element{0};
+            i < from.outer && k < from.depth ? from.At(i, k) : Element{0};
         finite &= Split(x, to + at);
       }
     }

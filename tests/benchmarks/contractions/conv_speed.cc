@@ -1,7 +1,8 @@
-// Measures the candidates for 3x3 convolutions of f32 on the CPU: each shape in
-// three directions. Most have groups, as in RegNet and ResNeXt. All candidates
-// run in turns. Prints medians as a Markdown table. Copies of operands to a
-// candidate's layouts do not count.
+// Measures the candidates for convolutions of f32 on the CPU: each shape in
+// three directions. Most 3x3 filters have groups, as in RegNet and ResNeXt; the
+// 1x1 filters are ResNet's and DenseNet's. All candidates run in turns. Prints
+// medians as a Markdown table. Copies of operands to a candidate's layouts do
+// not count.
 
 #include <fmt/format.h>
 
@@ -21,17 +22,28 @@ namespace {
 using namespace fusor;  // NOLINT(google-build-using-namespace)
 using Ints = std::vector<int64_t>;
 
-// A convolution with as many filters as channels, stride 1 and padding 1.
+// A convolution with stride 1, and as many filters as channels unless it says
+// otherwise. The result has the image's size.
 struct Shape {
   int64_t channels, groups, image;
+  int64_t filters = channels, kernel = 3;
 };
 
 constexpr Shape kShapes[] = {
-    {24, 1, 112},   {40, 1, 56},    {104, 1, 14},  {232, 1, 56},  {256, 32, 56},
-    {512, 32, 28},  {1024, 32, 14}, {2048, 32, 7}, {72, 3, 56},   {168, 7, 28},
-    {912, 38, 7},   {96, 2, 56},    {240, 5, 28},  {896, 16, 14}, {448, 4, 28},
-    {1232, 11, 14}, {240, 2, 28},   {720, 6, 14},  {1920, 16, 7}, {512, 4, 28},
-    {896, 7, 14},   {2048, 16, 7},  {672, 4, 28},  {1392, 6, 14}};
+    {24, 1, 112},          {40, 1, 56},          {104, 1, 14},
+    {232, 1, 56},          {256, 32, 56},        {512, 32, 28},
+    {1024, 32, 14},        {2048, 32, 7},        {72, 3, 56},
+    {168, 7, 28},          {912, 38, 7},         {96, 2, 56},
+    {240, 5, 28},          {896, 16, 14},        {448, 4, 28},
+    {1232, 11, 14},        {240, 2, 28},         {720, 6, 14},
+    {1920, 16, 7},         {512, 4, 28},         {896, 7, 14},
+    {2048, 16, 7},         {672, 4, 28},         {1392, 6, 14},
+    {64, 1, 56, 64, 1},    {64, 1, 56, 256, 1},  {256, 1, 56, 64, 1},
+    {256, 1, 56, 128, 1},  {512, 1, 28, 128, 1}, {128, 1, 28, 512, 1},
+    {512, 1, 28, 256, 1},  {256, 1, 28, 256, 1}, {1024, 1, 14, 256, 1},
+    {256, 1, 14, 1024, 1}, {512, 1, 14, 512, 1}, {2048, 1, 7, 512, 1},
+    {512, 1, 7, 2048, 1},  {480, 1, 14, 192, 1}, {192, 1, 35, 64, 1},
+    {768, 1, 17, 192, 1},  {1024, 1, 14, 128, 1}};
 
 constexpr const char* kOps[] = {"conv2d", "conv2d_grad_input",
                                 "conv2d_grad_weight"};
@@ -47,16 +59,20 @@ class Bench {
 
   void Measure(const Shape& shape, int direction, int64_t batch, int rounds) {
     const ir::Shape image{batch, shape.channels, shape.image, shape.image};
-    const ir::Shape filter{shape.channels, shape.channels / shape.groups, 3, 3};
+    const ir::Shape result{batch, shape.filters, shape.image, shape.image};
+    const ir::Shape filter{shape.filters, shape.channels / shape.groups,
+                           shape.kernel, shape.kernel};
+    const int64_t pad = shape.kernel / 2;
     ir::Attrs attrs{{"stride", Ints{1, 1}},
-                    {"pad", Ints{1, 1}},
+                    {"pad", Ints{pad, pad}},
                     {"dilation", Ints{1, 1}},
                     {"groups", shape.groups}};
     if (direction == 1) attrs.Set("input_shape", image);
     if (direction == 2) attrs.Set("weight_shape", filter);
     ir::Graph graph("convolution");
     std::vector<ir::Value*> operands;
-    for (const ir::Shape& of : {image, direction == 2 ? image : filter}) {
+    for (const ir::Shape& of :
+         {direction == 1 ? result : image, direction == 2 ? result : filter}) {
       operands.push_back(graph.AddInput({ir::DType::kF32, of, {}},
                                         ir::InputRole::kData, "operand"));
     }
@@ -83,9 +99,11 @@ class Bench {
       }
     }
     const double gflop =
-        18e-9 * static_cast<double>(batch * shape.image * shape.image *
-                                    shape.channels * filter[1]);
-    fmt::print("| {}x {}x{}, {}x{} | {} |", shape.groups, filter[1], filter[1],
+        2e-9 *
+        static_cast<double>(batch * shape.image * shape.image * filter[0] *
+                            filter[1] * filter[2] * filter[3]);
+    fmt::print("| {}x {}x{}, {}x{} of {}x{} | {} |", shape.groups, filter[1],
+               filter[0] / shape.groups, shape.kernel, shape.kernel,
                shape.image, shape.image, kDirections[direction]);
     for (size_t i = 0; i < calls.size(); ++i) {
       fmt::print("{} {} {:.0f}", i == 0 ? "" : ",", calls[i].implementation(),
@@ -105,14 +123,16 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Measures the candidates for 3x3 convolutions.");
+  CLI::App app("Measures the candidates for convolutions of f32.");
   int threads = 2, rounds = 15, shapes = 1000;
-  int64_t batch = 8;
+  int64_t batch = 8, kernel = 0;
   app.add_option("--threads", threads, "CPU threads")->capture_default_str();
   app.add_option("--batch", batch, "Images")->capture_default_str();
   app.add_option("--rounds", rounds, "Runs of each candidate")
       ->capture_default_str();
   app.add_option("--shapes", shapes, "How many of the shapes")
+      ->capture_default_str();
+  app.add_option("--kernel", kernel, "Only shapes of this kernel size (0: all)")
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
@@ -121,6 +141,7 @@ int main(int argc, char** argv) {
         "| convolution | direction | candidates in order |\n"
         "|---|---|---|\n");
     for (const Shape& shape : kShapes) {
+      if (kernel != 0 && shape.kernel != kernel) continue;
       if (shapes-- <= 0) break;
       for (int direction = 0; direction < 3; ++direction) {
         bench.Measure(shape, direction, batch, rounds);

@@ -134,6 +134,58 @@ TEST(AmxMatmulTest, GradientsOfConvolutions) {
   EXPECT_EQ(tried, 3);
 }
 
+LibraryCall PointwiseCall(const OneNode& one) {
+  const Layout blocked{{0, 1, 2, 3}, {{1, 16}}};
+  const std::string_view op = one.node->op_name();
+  LibraryCall call = op == "conv2d_grad_weight"
+                         ? one.Call({blocked, blocked}, {Layout{}}, "matmul")
+                         : one.Call({blocked, Layout{}}, {blocked}, "matmul");
+  Cpu::Get().compiler().PrepareCall(call);
+  EXPECT_EQ(call.implementation, kSplitAmx) << op;
+  return call;
+}
+
+// 1x1 convolutions of f32 in blocks of channels. Tiles of pixels span images,
+// and those of channels are half empty.
+TEST(SplitAmxTest, PointwiseConvolutions) {
+  const ConvCase cases[] = {{3, 48, 80, 7, 1, 1, 0, 1, 1},
+                            {1, 16, 32, 6, 1, 1, 0, 1, 1},
+                            {5, 96, 112, 9, 1, 1, 0, 1, 1},
+                            {2, 1040, 48, 8, 1, 1, 0, 1, 1},
+                            {8, 32, 32, 14, 1, 1, 0, 1, 1}};
+  for (const ConvCase& c : cases) {
+    for (const auto& one : ConvNodes(c, DType::kF32)) {
+      SCOPED_TRACE(one->node->op_name());
+      ExpectClose(*one, PointwiseCall(*one));
+    }
+  }
+}
+
+// A block of the product has the special number, the others are finite.
+TEST(SplitAmxTest, PointwiseConvolutionsOfSpecialNumbers) {
+  const ConvCase c{2, 48, 32, 6, 1, 1, 0, 1, 1};
+  for (const auto& one : ConvNodes(c, DType::kF32)) {
+    SCOPED_TRACE(one->node->op_name());
+    LibraryCall call = PointwiseCall(*one);
+    std::vector<Tensor> operands = one->Operands();
+    operands[0].data[45] = std::numeric_limits<double>::infinity();
+    const Tensor exact = one->Expected(operands)[0];
+    const Tensor y = RunCall(call, operands)[0];
+    int finite = 0;
+    for (size_t i = 0; i < y.data.size(); ++i) {
+      if (std::isfinite(exact.data[i])) {
+        ++finite;
+        EXPECT_NEAR(y.data[i], exact.data[i],
+                    1e-5 * (1 + std::fabs(exact.data[i])));
+      } else {
+        EXPECT_FALSE(std::isfinite(y.data[i])) << i;
+      }
+    }
+    EXPECT_GT(finite, 0);
+    EXPECT_LT(finite, static_cast<int>(y.data.size()));
+  }
+}
+
 // Only a CPU with AMX plans it, and only where oneDNN is slower.
 TEST(AmxMatmulTest, IsPlannedForLargeMatmuls) {
   const auto implementation = [](const char* target, const MatmulCase& c) {
@@ -161,7 +213,7 @@ TEST(AmxMatmulTest, IsPlannedForLargeMatmuls) {
   EXPECT_EQ(implementation("cpu-amx", InF32(1024, 768, 512)), kSplitAmx);
   EXPECT_NE(implementation("cpu-avx512", InF32(1024, 768, 512)), kSplitAmx);
   EXPECT_NE(implementation("cpu-amx", InF32(4096, 768, 96)), kSplitAmx);
-  EXPECT_NE(implementation("cpu-amx", InF32(1024, 64, 512)), kSplitAmx);
+  EXPECT_NE(implementation("cpu-amx", InF32(1024, 48, 512)), kSplitAmx);
   EXPECT_NE(implementation("cpu-amx", InF32(64, 768, 4096)), kSgemm);
   EXPECT_NE(implementation("cpu-amx", InF32(64, 768, 3000)), kSgemm);
 }
