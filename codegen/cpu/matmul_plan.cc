@@ -50,8 +50,8 @@ constexpr int64_t kOneDnnRows = 64;
 // splitting takes longer than AMX saves: the least rows * columns / (rows +
 // columns), more if both operands are split by the part that multiplies them.
 constexpr int64_t kLeastSplitDepth = 64;
-constexpr int64_t kLeastSplitUses = 120;
-constexpr int64_t kLeastDividedUses = 160;
+constexpr int64_t kLeastSplitUses = 90;
+constexpr int64_t kLeastDividedUses = 128;
 // The speed of split multiplication, relative to f32's.
 constexpr double kSplitSpeed = 1.4;
 

@@ -80,25 +80,47 @@ Operand<Element> SecondOperand(const AmxMatmulPlan& plan,
   return {args.b, plan.b, false, plan.columns, plan.depth};
 }
 
-// Packs panels of a matrix, [panels, steps, splits, 2 tiles].
+// Packs a panel of a matrix at a step, [splits, 2 tiles].
+template <typename Tiles, bool kPairs, typename Element>
+FUSOR_INLINE void PackStep(const Arguments<Element>& args,
+                           const Operand<Element>& matrix, int64_t panel,
+                           int64_t step, uint16_t* to) {
+  for (const int64_t half : {0, 1}) {
+    const Corner<Element> corner =
+        matrix.CornerAt(panel * kAmxPanel + half * kAmxRows, step * kAmxDepth);
+    if constexpr (kIsSplit<Element>) {
+      if (!Tiles::template PackTile<kPairs>(corner, to + half * kAmxTile)) {
+        args.has_special->store(true, std::memory_order_relaxed);
+      }
+    } else {
+      Tiles::template PackTile<kPairs>(corner, to + half * kAmxTile);
+    }
+  }
+}
+
+// Packs panels of a matrix, [panels, steps, splits, 2 tiles], in the order in
+// which they are in memory.
 template <typename Tiles, bool kPairs, typename Element>
 FUSOR_INLINE void PackPanels(const Arguments<Element>& args,
                              const Operand<Element>& matrix, IndexRange panels,
                              IndexRange steps, uint16_t* to) {
-  for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
-    for (int64_t step = steps.begin; step < steps.end; ++step) {
-      for (const int64_t half : {0, 1}) {
-        const Corner<Element> corner = matrix.CornerAt(
-            panel * kAmxPanel + half * kAmxRows, step * kAmxDepth);
-        if constexpr (kIsSplit<Element>) {
-          if (!Tiles::template PackTile<kPairs>(corner, to + half * kAmxTile)) {
-            args.has_special->store(true, std::memory_order_relaxed);
-          }
-        } else {
-          Tiles::template PackTile<kPairs>(corner, to + half * kAmxTile);
-        }
+  const auto pack = [&](int64_t panel, int64_t step) {
+    const int64_t place =
+        (panel - panels.begin) * steps.size() + step - steps.begin;
+    PackStep<Tiles, kPairs>(args, matrix, panel, step,
+                            to + place * kStep<Element>);
+  };
+  if (matrix.depth_step() == 1 || matrix.strides.pixels > 0) {
+    for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
+      for (int64_t step = steps.begin; step < steps.end; ++step) {
+        pack(panel, step);
       }
-      to += kStep<Element>;
+    }
+  } else {
+    for (int64_t step = steps.begin; step < steps.end; ++step) {
+      for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
+        pack(panel, step);
+      }
     }
   }
 }

@@ -212,7 +212,7 @@ TEST(AmxMatmulTest, IsPlannedForLargeMatmuls) {
             kSgemm);
   EXPECT_EQ(implementation("cpu-amx", InF32(1024, 768, 512)), kSplitAmx);
   EXPECT_NE(implementation("cpu-avx512", InF32(1024, 768, 512)), kSplitAmx);
-  EXPECT_NE(implementation("cpu-amx", InF32(4096, 768, 96)), kSplitAmx);
+  EXPECT_NE(implementation("cpu-amx", InF32(4096, 768, 80)), kSplitAmx);
   EXPECT_NE(implementation("cpu-amx", InF32(1024, 48, 512)), kSplitAmx);
   EXPECT_NE(implementation("cpu-amx", InF32(64, 768, 4096)), kSgemm);
   EXPECT_NE(implementation("cpu-amx", InF32(64, 768, 3000)), kSgemm);
