@@ -6,7 +6,7 @@
 
 Runs fusor and PyTorch (eager in two layouts and compiled, all with jemalloc and
 huge pages) in turns, each in its own process: forward, backward and SGD with
-momentum on synthetic images. Writes OUT.json (every run), OUT.md (a table) and
+momentum on synthetic images. With --jax-python, also ResNet-50 in JAX. Writes OUT.json (every run), OUT.md (a table) and
 OUT.svg (a chart). A model and dtype that OUT.json already has is not measured
 again. README.md in this folder says how to read the results.
 """
@@ -40,6 +40,8 @@ EAGER = ["torch tuned", "torch tuned nchw"]
 KEPT = ["images_per_second", "step_ms", "first_step_seconds", "peak_rss_bytes",
         "planned_peak_bytes", "kernels", "library_calls", "versions"]
 COMPILED = "torch compile tuned"
+JAX = "jax"
+JAX_MODEL = "resnet50"
 
 
 def fusor_command(args, model, command, *extra):
@@ -55,6 +57,12 @@ def programs(args, model):
         args, model, "bench", "--warmup", args.warmup, "--iterations",
         args.iterations), compare.last_json)]
     table += [compare.torch_program(name, args) for name in args.torch]
+    if args.jax_python and model == JAX_MODEL:
+        table.append(compare.Program(JAX, lambda batch: [
+            args.jax_python, str(HERE.parent / "gpu" / "jax_peer.py"),
+            "--dtype", args.dtype, "-b", str(batch),
+            "--warmup", str(args.warmup), "--iterations", str(args.iterations)],
+            compare.last_json))
     return table
 
 
@@ -243,6 +251,8 @@ def parse_arguments():
     parser.add_argument("--fusor", required=True, help="the fusor program")
     parser.add_argument("--python", default=sys.executable,
                         help="a Python that has PyTorch (default: this one)")
+    parser.add_argument("--jax-python",
+                        help="a Python that has JAX, which runs resnet50, too")
     parser.add_argument("--archives", type=pathlib.Path, required=True,
                         help="folder of exported models, which are reused")
     parser.add_argument("--out", type=pathlib.Path, required=True,
