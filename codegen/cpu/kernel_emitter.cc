@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "codegen/cpu/scalar_emitter.h"
+#include "codegen/kernel/access_analysis.h"
 #include "ir/support/error.h"
 
 namespace fusor::cpu {
@@ -24,6 +25,11 @@ using llvm::Value;
 // are fully unrolled.
 constexpr int64_t kMaxUnrolled = 4;
 constexpr int64_t kMaxContracted = 8;
+// The innermost loop prefetches what it accesses this many iterations later, if
+// each iteration accesses another cache line. The CPU prefetches no lines of
+// the next page, nor those of more than a few arrays.
+constexpr int64_t kPrefetched = 16;
+constexpr int64_t kCacheLine = 64;
 
 class PhaseEmitter {
  public:
@@ -88,8 +94,12 @@ class PhaseEmitter {
   void EmitLoop(const Stmt& stmt) {
     const bool leaf =
         std::none_of(stmt.body.begin(), stmt.body.end(), codegen::Iterates);
-    loops_.EmitLoop(stmt.axis, leaf ? kMaxUnrolled : 0,
-                    [&] { EmitBody(stmt.body); });
+    const int64_t unrolled = leaf ? kMaxUnrolled : 0;
+    loops_.EmitLoop(stmt.axis, unrolled, [&] {
+      if (leaf && loops_.Groups(stmt.axis) > unrolled) innermost_ = stmt.axis;
+      EmitBody(stmt.body);
+      innermost_ = -1;
+    });
   }
 
   void EmitContract(const Stmt& stmt) {
@@ -365,6 +375,7 @@ class PhaseEmitter {
                                    loops_.mask(), ZeroWhereMasked(vector));
     } else {
       value = ir_.CreateAlignedLoad(vector, place.pointer, place.align);
+      Prefetch(stmt, place);
     }
     const ir::DType from = kernel_.buffers[stmt.buffer].dtype;
     Set(stmt, b_.ConvertFor(b_.FromMemory(value, from), ArithOf(from),
@@ -394,6 +405,27 @@ class PhaseEmitter {
       ir_.CreateMaskedStore(value, place.pointer, place.align, loops_.mask());
     } else {
       ir_.CreateAlignedStore(value, place.pointer, place.align);
+      Prefetch(stmt, place);
+    }
+  }
+
+  // Prefetches the vector that a load or store accesses kPrefetched iterations
+  // later.
+  void Prefetch(const Stmt& stmt, const Place& place) {
+    const codegen::KernelBuffer& buffer = kernel_.buffers[stmt.buffer];
+    if (innermost_ < 0 || buffer.local) return;
+    const bool vector = kernel_.axes[innermost_].vector;
+    const int64_t size = ir::DTypeSize(buffer.dtype);
+    const int64_t step = codegen::CoefficientOf(stmt.index, innermost_) * size *
+                         (vector ? kernel_.lanes : 1);
+    if (step < kCacheLine) return;
+    const bool writes = stmt.kind == StmtKind::kStore;
+    for (int64_t at = 0; at < kernel_.lanes * size; at += kCacheLine) {
+      Value* later = ir_.CreateConstGEP1_64(ir_.getInt8Ty(), place.pointer,
+                                            kPrefetched * step + at);
+      ir_.CreateIntrinsic(llvm::Intrinsic::prefetch, {later->getType()},
+                          {later, ir_.getInt32(writes ? 1 : 0), ir_.getInt32(3),
+                           ir_.getInt32(1)});
     }
   }
 
@@ -533,6 +565,7 @@ class PhaseEmitter {
   llvm::Function* const function_;
   LoopBuilder loops_;
   BasicBlock* entry_ = nullptr;
+  int innermost_ = -1;  // axis of the open loop, if it has no inner loops
   std::vector<Value*> buffers_;
   // By register: one slot per value of a tile register.
   std::vector<std::vector<llvm::AllocaInst*>> registers_;

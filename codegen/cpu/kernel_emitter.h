@@ -39,6 +39,8 @@ class LoopBuilder {
   // Emits a loop over all indices of the axis, or over its groups of lanes.
   // Fully unrolls a tile axis, and a loop of at most `unrolled` iterations.
   void EmitLoop(int axis, int64_t unrolled, const Body& body);
+  // Returns how many indices the axis has, or groups of lanes.
+  int64_t Groups(int axis) const;
 
   // --- State at the insertion point ------------------------------------------
   // Index of an open axis, i64. For a vector axis: index of the first lane.
@@ -52,7 +54,6 @@ class LoopBuilder {
 
   llvm::BasicBlock* Block(const char* name);
   llvm::Value* I64(int64_t value) { return ir_.getInt64(value); }
-  int64_t Groups(int axis) const;
 
   // Emits for (i = begin; i < end; ++i) body(i). REQUIRES: begin < end.
   void CountedLoop(llvm::Value* begin, llvm::Value* end,

@@ -396,7 +396,9 @@ int64_t LoopPlanner::Chunks(int64_t extent, int64_t wanted,
 // Chooses the reduction axis that is split into chunks, if the grid has too few
 // tasks, or if a task would read one vector of many in each row: the slowest,
 // or the next if that has less than half as many chunks as wanted, but on a CPU
-// only for such rows.
+// only for such rows. If blocks of channels divide the rows, images are chunks
+// if they occupy the threads: a block of an image is contiguous, and adjacent
+// tasks share cache lines however many rows they read.
 void LoopPlanner::ChooseChunks(std::span<const size_t> folded) {
   int64_t elements = plan_.kept_elements;
   for (const size_t axis : folded) elements *= nest_.axes()[axis].extent;
@@ -416,8 +418,12 @@ void LoopPlanner::ChooseChunks(std::span<const size_t> folded) {
       chunked_ = axis;
       chunks_ = chunks;
     }
-    const bool only_one = !target_.simt && !IsStrided();
-    if (only_one || 2 * chunks_ >= wanted) return;
+    if (!target_.simt && !IsStrided()) return;
+    const bool divided = !target_.simt && nest_.divides_rows();
+    if (divided ? chunks_ * tasks >= 4 * target_.threads
+                : 2 * chunks_ >= wanted) {
+      return;
+    }
   }
 }
 

@@ -333,5 +333,40 @@ TEST(CpuKernelTest, ShowsItsLlvmIrAndAssembly) {
   EXPECT_THAT(artifacts[1].text, ::testing::HasSubstr("vaddps"));
 }
 
+// Each iteration accesses another cache line: as a vector, or of another row.
+// The last prefetches are beyond the buffers.
+TEST(CpuKernelTest, InnermostLoopsPrefetch) {
+  const auto prefetches = [](const Kernel& kernel) {
+    const std::string text =
+        Cpu::Get().compiler().KernelArtifacts(kernel)[0].text;
+    int found = 0;
+    for (size_t at = 0;
+         (at = text.find("call void @llvm.prefetch", at)) != std::string::npos;
+         ++at) {
+      ++found;
+    }
+    return found;
+  };
+  EXPECT_EQ(prefetches(AbsPlusOne(1600, 16, false)), 2);
+  EXPECT_EQ(prefetches(AbsPlusOne(800, 8, false)), 0);   // half a line
+  EXPECT_EQ(prefetches(AbsPlusOne(64, 16, false)), 0);   // unrolled
+  EXPECT_EQ(prefetches(AbsPlusOne(1600, 16, true)), 0);  // no loop
+  const int64_t rows = 50, columns = 32;
+  Kernel k;
+  k.name = "column_sums";
+  k.lanes = 32;
+  k.buffers = {{"x", DType::kF32, rows * columns},
+               {"y", DType::kF32, columns, true}};
+  k.axes = {{"i", columns, true}, {"j", rows}};
+  k.registers = {{DType::kF32, true}, {DType::kF32, true}};
+  k.phases.push_back({{0},
+                      {Init(ScalarOp::kAdd, 0),
+                       Loop(1, {Load(1, 0, {0, {{0, 1}, {1, columns}}}),
+                                Accumulate(ScalarOp::kAdd, 0, 1)}),
+                       Store(1, {0, {{0, 1}}}, 0)}});
+  EXPECT_EQ(prefetches(k), 2);  // two lines of a row
+  ExpectAsInterpreted(k, {Bytes(Ramp(rows * columns)), Bytes(Ramp(columns))});
+}
+
 }  // namespace
 }  // namespace fusor::test
