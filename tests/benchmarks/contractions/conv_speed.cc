@@ -1,8 +1,8 @@
-// Measures the candidates for convolutions of f32 on the CPU: each shape in
-// three directions. Most 3x3 filters have groups, as in RegNet and ResNeXt; the
-// 1x1 filters are ResNet's and DenseNet's. All candidates run in turns. Prints
-// medians as a Markdown table. Copies of operands to a candidate's layouts do
-// not count.
+// Measures the candidates for convolutions on the CPU: each shape in three
+// directions. Most 3x3 filters have groups, as in RegNet and ResNeXt, or one
+// channel per group, as in MobileNet; the 1x1 filters are ResNet's and
+// DenseNet's. All candidates run in turns. Prints medians as a Markdown table.
+// Copies of operands to a candidate's layouts do not count.
 
 #include <fmt/format.h>
 
@@ -38,6 +38,8 @@ constexpr Shape kShapes[] = {
     {1232, 11, 14},        {240, 2, 28},         {720, 6, 14},
     {1920, 16, 7},         {512, 4, 28},         {896, 7, 14},
     {2048, 16, 7},         {672, 4, 28},         {1392, 6, 14},
+    {48, 6, 56},           {208, 26, 14},        {128, 32, 56},
+    {144, 144, 56},        {240, 240, 28},       {960, 960, 14},
     {64, 1, 56, 64, 1},    {64, 1, 56, 256, 1},  {256, 1, 56, 64, 1},
     {256, 1, 56, 128, 1},  {512, 1, 28, 128, 1}, {128, 1, 28, 512, 1},
     {512, 1, 28, 256, 1},  {256, 1, 28, 256, 1}, {1024, 1, 14, 256, 1},
@@ -57,7 +59,8 @@ class Bench {
         device_(backend_.OpenDevice(0, {threads})),
         stream_(device_->CreateStream()) {}
 
-  void Measure(const Shape& shape, int direction, int64_t batch, int rounds) {
+  void Measure(const Shape& shape, int direction, int64_t batch, int rounds,
+               ir::DType dtype) {
     const ir::Shape image{batch, shape.channels, shape.image, shape.image};
     const ir::Shape result{batch, shape.filters, shape.image, shape.image};
     const ir::Shape filter{shape.filters, shape.channels / shape.groups,
@@ -68,13 +71,16 @@ class Bench {
                     {"dilation", Ints{1, 1}},
                     {"groups", shape.groups}};
     if (direction == 1) attrs.Set("input_shape", image);
-    if (direction == 2) attrs.Set("weight_shape", filter);
+    if (direction == 2) {
+      attrs.Set("weight_shape", filter);
+      attrs.Set("result_dtype", std::string("f32"));
+    }
     ir::Graph graph("convolution");
     std::vector<ir::Value*> operands;
     for (const ir::Shape& of :
          {direction == 1 ? result : image, direction == 2 ? result : filter}) {
-      operands.push_back(graph.AddInput({ir::DType::kF32, of, {}},
-                                        ir::InputRole::kData, "operand"));
+      operands.push_back(
+          graph.AddInput({dtype, of, {}}, ir::InputRole::kData, "operand"));
     }
     const ir::Node& node = *graph.AddNode(kOps[direction], operands, attrs);
     std::vector<TimedCall> calls;
@@ -123,7 +129,7 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Measures the candidates for convolutions of f32.");
+  CLI::App app("Measures the candidates for convolutions.");
   int threads = 2, rounds = 15, shapes = 1000;
   int64_t batch = 8, kernel = 0;
   app.add_option("--threads", threads, "CPU threads")->capture_default_str();
@@ -134,6 +140,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--kernel", kernel, "Only shapes of this kernel size (0: all)")
       ->capture_default_str();
+  bool bf16 = false;
+  app.add_flag("--bf16", bf16, "Of bf16 instead of f32");
   CLI11_PARSE(app, argc, argv);
   try {
     Bench bench(threads);
@@ -144,7 +152,8 @@ int main(int argc, char** argv) {
       if (kernel != 0 && shape.kernel != kernel) continue;
       if (shapes-- <= 0) break;
       for (int direction = 0; direction < 3; ++direction) {
-        bench.Measure(shape, direction, batch, rounds);
+        bench.Measure(shape, direction, batch, rounds,
+                      bf16 ? ir::DType::kBF16 : ir::DType::kF32);
       }
     }
   } catch (const std::exception& error) {
