@@ -49,9 +49,9 @@ inline constexpr int64_t kAmxSplits = 3;
 struct AmxConvPlan {
   ir::ConvKind kind{};
   int64_t batch = 0;
-  int64_t groups = 0;         // joined groups; the last may have fewer channels
-  int64_t joined_groups = 1;  // of the convolution, in one of the plan's
-  int64_t all_in_channels = 0, all_out_channels = 0;
+  int64_t groups = 0;         // after joining; the last may have fewer channels
+  int64_t joined_groups = 1;  // groups of the convolution in one of these
+  int64_t all_in_channels = 0, all_out_channels = 0;  // of all groups
   int64_t in_channels = 0, in_height = 0, in_width = 0;  // of a group
   int64_t out_channels = 0, out_height = 0, out_width = 0;
   int64_t kernel_height = 0, kernel_width = 0;
