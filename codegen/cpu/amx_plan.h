@@ -51,7 +51,7 @@ struct AmxConvPlan {
   int64_t batch = 0;
   int64_t groups = 0;         // after joining; the last may have fewer channels
   int64_t joined_groups = 1;  // groups of the convolution in one of these
-  int64_t all_in_channels = 0, all_out_channels = 0;  // of all groups
+  int64_t all_in_channels = 0, all_out_channels = 0;     // of all groups
   int64_t in_channels = 0, in_height = 0, in_width = 0;  // of a group
   int64_t out_channels = 0, out_height = 0, out_width = 0;
   int64_t kernel_height = 0, kernel_width = 0;

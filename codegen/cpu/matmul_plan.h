@@ -50,11 +50,11 @@ struct MatmulGeometry {
 };
 
 // fusor's own matmuls of bf16 or f32 with tiles of AMX, also of activations in
-// blocks of channels, by blocks that fit a core's caches (Goto and van de Geijn,
-// "Anatomy of High-Performance Matrix Multiplication", 2008). Operands are first
-// packed as panels of 32 rows of the first or 32 columns of the second:
-// [panels, depth / 32, splits, 2, 16, 32] and [panels, depth / 32, splits, 2,
-// 16, 16, 2]. The first operand may stay where it is if it is bf16.
+// blocks of channels, by blocks that fit a core's caches (Goto and van de
+// Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). Operands
+// are first packed as panels of 32 rows of the first or 32 columns of the
+// second: [panels, depth / 32, splits, 2, 16, 32] and [panels, depth / 32,
+// splits, 2, 16, 16, 2]. The first operand may stay where it is if it is bf16.
 //
 // An element of f32 is split into three of bf16, a = a1 + a2 + a3, each with
 // the next 8 bits (Henry, Tang and Heinecke, "Leveraging the bfloat16
@@ -159,8 +159,8 @@ std::optional<ir::LibraryCandidate> OwnMatmulCandidate(
     const ir::Node& node, const ir::Target& target);
 
 // Return the plan for a matmul, fast or not; nullopt for types and attributes
-// that it lacks, of the call also for other ops. AMX also has plans for calls of
-// PointwiseCandidate, but none for batches. Threads and CPUs without AMX or
+// that it lacks, of the call also for other ops. AMX also has plans for calls
+// of PointwiseCandidate, but none for batches. Threads and CPUs without AMX or
 // AVX-512 are as for PlanAmxConv.
 std::optional<AmxMatmulPlan> PlanAmxMatmul(const ir::TensorType& a,
                                            const ir::TensorType& b,

@@ -193,12 +193,14 @@ def markdown(report, lines):
            f"{settings['iterations']} steps each after {settings['warmup']} of "
            f"warm-up; load at start {where['load_at_start'][0]:.1f}.", "",
            f"Command: `{report['command']}`", ""]
-    later = collections.defaultdict(list)
+    usual = report["date"], settings["pairs"]
+    others = collections.defaultdict(list)
     for row in report["rows"]:
-        if row.get("date", report["date"]) != report["date"]:
-            rounds = 1 + max(run["round"] for run in row["runs"])
-            later[row["date"], row["dtype"], rounds].append(row["model"])
-    for (date, dtype, rounds), names in later.items():
+        date = row.get("date", report["date"])
+        rounds = 1 + max(run["round"] for run in row["runs"])
+        if (date, rounds) != usual:
+            others[date, row["dtype"], rounds].append(row["model"])
+    for (date, dtype, rounds), names in others.items():
         out += [f"Measured on {date}, {dtype}, {rounds} "
                 f"round{'s' if rounds > 1 else ''}: {', '.join(names)}.", ""]
     for dtype in dict.fromkeys(line["dtype"] for line in lines):
