@@ -7,7 +7,8 @@
 
 Runs each shape in PyTorch, contiguous and with channels last, in a process in
 which oneDNN reports how long its primitives take. Shows the faster of the two,
-without copies to other layouts, in GFLOP/s.
+without copies to other layouts, in GFLOP/s. Needs libjemalloc2: with glibc's
+allocator, each result would be mapped anew while the primitive writes it.
 """
 
 import argparse
@@ -19,6 +20,10 @@ import statistics
 import subprocess
 import sys
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "cpu_peers"))
+
+import bench_torch  # pylint: disable=wrong-import-position
+
 ROW = re.compile(r"\| (\d+)x (\d+)x(\d+), (\d+)x\d+ of (\d+)x\d+ \| (\w+) \|")
 DIRECTIONS = {"forward_training": "forward", "backward_data": "data",
               "backward_weights": "weight"}
@@ -27,6 +32,7 @@ LAYOUTS = ["contiguous_format", "channels_last"]
 
 def run_shape(shape, args):
     """Prints oneDNN's reports of one shape."""
+    bench_torch.enter_tuned_environment(args.threads)
     import torch  # pylint: disable=import-outside-toplevel
     groups, channels, filters, kernel, size = shape
     torch.set_num_threads(args.threads)
