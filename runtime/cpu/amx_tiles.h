@@ -53,9 +53,10 @@ struct Corner {
   const Element* first = nullptr;
   int64_t outer_step = 0, depth_step = 0;
   int64_t outer = 0, depth = 0;  // elements from here to the matrix's end
-  // Of f32 in blocks of 16 channels: the distance of the second 16 elements
-  // along the depth, if this is contiguous, and the lines of this image, after
-  // which those of the next one are `jump` elements further away.
+  // Only for f32 in blocks of 16 channels. Where the depth is contiguous,
+  // element 16 is `second` elements after element 0. Line number `lines` is the
+  // first of the next image: from there on, lines are `jump` elements further
+  // away.
   int64_t second = kAmxRows;
   int64_t lines = kAmxDepth, jump = 0;
 
