@@ -25,10 +25,12 @@ using llvm::Value;
 // are fully unrolled.
 constexpr int64_t kMaxUnrolled = 4;
 constexpr int64_t kMaxContracted = 8;
-// The innermost loop prefetches what it accesses this many iterations later, if
-// each iteration accesses another cache line. The CPU prefetches no lines of
-// the next page, nor those of more than a few arrays.
+// The innermost loop prefetches what it accesses this many iterations and bytes
+// later, if each iteration accesses another cache line, or another half of one,
+// a vector of bf16. The CPU prefetches no lines of the next page, nor those of
+// more than a few arrays.
 constexpr int64_t kPrefetched = 16;
+constexpr int64_t kPrefetchedBytes = 2048;
 constexpr int64_t kCacheLine = 64;
 
 class PhaseEmitter {
@@ -409,8 +411,7 @@ class PhaseEmitter {
     }
   }
 
-  // Prefetches the vector that a load or store accesses kPrefetched iterations
-  // later.
+  // Prefetches a vector that a load or store accesses later.
   void Prefetch(const Stmt& stmt, const Place& place) {
     const codegen::KernelBuffer& buffer = kernel_.buffers[stmt.buffer];
     if (innermost_ < 0 || buffer.local) return;
@@ -418,11 +419,12 @@ class PhaseEmitter {
     const int64_t size = ir::DTypeSize(buffer.dtype);
     const int64_t step = codegen::CoefficientOf(stmt.index, innermost_) * size *
                          (vector ? kernel_.lanes : 1);
-    if (step < kCacheLine) return;
+    if (step < kCacheLine / 2) return;
+    const int64_t ahead = std::max(kPrefetched * step, kPrefetchedBytes);
     const bool writes = stmt.kind == StmtKind::kStore;
     for (int64_t at = 0; at < kernel_.lanes * size; at += kCacheLine) {
-      Value* later = ir_.CreateConstGEP1_64(ir_.getInt8Ty(), place.pointer,
-                                            kPrefetched * step + at);
+      Value* later =
+          ir_.CreateConstGEP1_64(ir_.getInt8Ty(), place.pointer, ahead + at);
       ir_.CreateIntrinsic(llvm::Intrinsic::prefetch, {later->getType()},
                           {later, ir_.getInt32(writes ? 1 : 0), ir_.getInt32(3),
                            ir_.getInt32(1)});

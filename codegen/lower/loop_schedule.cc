@@ -19,9 +19,9 @@ constexpr int64_t kMaxChunks = 64;
 // tasks of the next vectors read them. Eight such chunks no longer fit.
 constexpr int64_t kCachedElements = 65536;
 constexpr int64_t kMaxCachedChunks = 256;
-// Such a task reads at least this much of each row, two adjacent cache lines,
+// Such a task reads at least this much of each row, four adjacent cache lines,
 // if that takes at most kMaxRegisters vector registers for a value.
-constexpr int64_t kRowBytes = 128;
+constexpr int64_t kRowBytes = 256;
 constexpr int64_t kMaxRegisters = 4;
 // A GPU has more threads to occupy and combines chunks in parallel.
 constexpr int64_t kMaxBlockChunks = 1024;
@@ -338,9 +338,14 @@ void LoopPlanner::WidenVector() {
     element = std::min(element, ir::DTypeSize(buffer.dtype));
   }
   const int64_t extent = nest_.axes()[nest_.fastest()].extent;
+  // Whole groups of lanes keep bitmasks possible.
+  const bool divided = extent % kernel_.lanes == 0;
+  const auto fits = [&](int64_t lanes) {
+    return divided ? extent % lanes == 0 : 2 * extent > lanes;
+  };
   const int64_t most = chunks_ * plan_.kept_elements / (2 * target_.threads);
   int64_t lanes = std::min(kRowBytes / element, kMaxRegisters * kernel_.lanes);
-  while (lanes > kernel_.lanes && (extent % lanes != 0 || lanes > most)) {
+  while (lanes > kernel_.lanes && (!fits(lanes) || lanes > most)) {
     lanes /= 2;
   }
   if (lanes > kernel_.lanes) builder_.SetLanes(lanes, 0);

@@ -454,15 +454,19 @@ TEST(LowerFusion, SplitsAReductionOverRowsOfSeveralVectors) {
   EXPECT_EQ(chunks(1024, 80), 1);
 }
 
-// The target's vectors have 16 lanes. Two cache lines hold 32 elements of f32
-// and 64 of bf16.
-TEST(LowerFusion, SumsTwoCacheLinesOfEachRowPerTask) {
+// The target's vectors have 16 lanes. Four of them hold four cache lines of f32
+// and two of bf16.
+TEST(LowerFusion, SumsSeveralVectorsOfEachRowPerTask) {
   const auto lanes = [](ir::DType dtype, int64_t rows, int64_t columns) {
     return LowerSumOfRows(dtype, rows, columns).lanes;
   };
+  EXPECT_EQ(lanes(ir::DType::kF32, 1 << 14, 128), 64);
   EXPECT_EQ(lanes(ir::DType::kF32, 1 << 14, 96), 32);
   EXPECT_EQ(lanes(ir::DType::kBF16, 1 << 14, 128), 64);
   EXPECT_EQ(lanes(ir::DType::kBF16, 1 << 14, 96), 32);
+  // A row that is no multiple of vectors has a masked one in any case.
+  EXPECT_EQ(lanes(ir::DType::kF32, 1 << 14, 72), 64);
+  EXPECT_EQ(lanes(ir::DType::kBF16, 1 << 16, 24), 32);
   // Too few tasks for the threads.
   EXPECT_EQ(lanes(ir::DType::kF32, 512, 96), 16);
 }

@@ -333,8 +333,32 @@ TEST(CpuKernelTest, ShowsItsLlvmIrAndAssembly) {
   EXPECT_THAT(artifacts[1].text, ::testing::HasSubstr("vaddps"));
 }
 
-// Each iteration accesses another cache line: as a vector, or of another row.
-// The last prefetches are beyond the buffers.
+Kernel ColumnSums(int64_t rows, int64_t columns, int lanes) {
+  Kernel k;
+  k.name = "column_sums";
+  k.lanes = lanes;
+  k.buffers = {{"x", DType::kF32, rows * columns},
+               {"y", DType::kF32, columns, true}};
+  k.axes = {{"i", columns, true}, {"j", rows}};
+  k.registers = {{DType::kF32, true}, {DType::kF32, true}};
+  k.phases.push_back({{0},
+                      {Init(ScalarOp::kAdd, 0),
+                       Loop(1, {Load(1, 0, {0, {{0, 1}, {1, columns}}}),
+                                Accumulate(ScalarOp::kAdd, 0, 1)}),
+                       Store(1, {0, {{0, 1}}}, 0)}});
+  return k;
+}
+
+// Also of several hardware vectors, the last of them partly or wholly masked.
+TEST(CpuKernelTest, RowsOfMaskedVectors) {
+  for (const int64_t columns : {72, 100, 24}) {
+    ExpectAsInterpreted(ColumnSums(50, columns, 64),
+                        {Bytes(Ramp(50 * columns)), Bytes(Ramp(columns))});
+  }
+}
+
+// Each iteration accesses another cache line or half of one: as a vector, or of
+// another row. The last prefetches are beyond the buffers.
 TEST(CpuKernelTest, InnermostLoopsPrefetch) {
   const auto prefetches = [](const Kernel& kernel) {
     const std::string text =
@@ -348,24 +372,13 @@ TEST(CpuKernelTest, InnermostLoopsPrefetch) {
     return found;
   };
   EXPECT_EQ(prefetches(AbsPlusOne(1600, 16, false)), 2);
-  EXPECT_EQ(prefetches(AbsPlusOne(800, 8, false)), 0);   // half a line
+  EXPECT_EQ(prefetches(AbsPlusOne(800, 8, false)), 2);   // half a line
+  EXPECT_EQ(prefetches(AbsPlusOne(400, 4, false)), 0);   // a quarter
   EXPECT_EQ(prefetches(AbsPlusOne(64, 16, false)), 0);   // unrolled
   EXPECT_EQ(prefetches(AbsPlusOne(1600, 16, true)), 0);  // no loop
-  const int64_t rows = 50, columns = 32;
-  Kernel k;
-  k.name = "column_sums";
-  k.lanes = 32;
-  k.buffers = {{"x", DType::kF32, rows * columns},
-               {"y", DType::kF32, columns, true}};
-  k.axes = {{"i", columns, true}, {"j", rows}};
-  k.registers = {{DType::kF32, true}, {DType::kF32, true}};
-  k.phases.push_back({{0},
-                      {Init(ScalarOp::kAdd, 0),
-                       Loop(1, {Load(1, 0, {0, {{0, 1}, {1, columns}}}),
-                                Accumulate(ScalarOp::kAdd, 0, 1)}),
-                       Store(1, {0, {{0, 1}}}, 0)}});
+  const Kernel k = ColumnSums(50, 32, 32);
   EXPECT_EQ(prefetches(k), 2);  // two lines of a row
-  ExpectAsInterpreted(k, {Bytes(Ramp(rows * columns)), Bytes(Ramp(columns))});
+  ExpectAsInterpreted(k, {Bytes(Ramp(50 * 32)), Bytes(Ramp(32))});
 }
 
 }  // namespace
