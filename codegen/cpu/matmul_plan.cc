@@ -48,10 +48,12 @@ constexpr int64_t kLargeResult = int64_t{1} << 20;
 constexpr int64_t kOneDnnRows = 64;
 // The same for operands of f32. A split element must be multiplied often, or
 // splitting takes longer than AMX saves: the least rows * columns / (rows +
-// columns), more if both operands are split by the part that multiplies them.
+// columns), more if both operands are split by the part that multiplies them,
+// or if activations are row-major.
 constexpr int64_t kLeastSplitDepth = 64;
 constexpr int64_t kLeastSplitUses = 90;
 constexpr int64_t kLeastDividedUses = 128;
+constexpr int64_t kLeastRowMajorUses = 170;
 // The speed of split multiplication, relative to f32's.
 constexpr double kSplitSpeed = 1.4;
 
@@ -118,21 +120,23 @@ std::optional<MatmulGeometry> GeometryOf(const TensorType& a,
   return g;
 }
 
-// Returns the activations as a matrix of pixels and channels. A row is a pixel
-// unless they are transposed.
+// Returns the activations, blocked if possible, as a matrix of pixels and
+// channels. A row is a pixel unless they are transposed.
 MatrixStrides PixelMatrix(const TensorType& image, bool transposed) {
+  const int64_t channels = image.shape[1];
   const int64_t pixels = image.shape[2] * image.shape[3];
-  MatrixStrides m{.row = kAmxRows,
-                  .column = 1,
+  const bool blocked = channels % kAmxRows == 0;
+  MatrixStrides m{.row = blocked ? kAmxRows : 1,
+                  .column = blocked ? 1 : pixels,
                   .pixels = pixels,
-                  .next_image = image.shape[1] * pixels,
-                  .next_block = kAmxRows * pixels};
+                  .next_image = channels * pixels,
+                  .next_block = blocked ? kAmxRows * pixels : 0};
   if (transposed) std::swap(m.row, m.column);
   return m;
 }
 
-// Returns the matmul that a 1x1 convolution is if its images are blocked. A
-// tile of 32 pixels spans two images at most.
+// Returns the matmul that a 1x1 convolution is. A tile of 32 pixels spans two
+// images at most.
 std::optional<MatmulGeometry> PointwiseGeometry(const Convolution& conv,
                                                 const ir::Attrs& attrs) {
   const auto& [kind, x, weight, y] = conv;
@@ -146,8 +150,7 @@ std::optional<MatmulGeometry> PointwiseGeometry(const Convolution& conv,
   }
   const int64_t channels = x.shape[1], results = y.shape[1];
   const int64_t pixels = x.shape[2] * x.shape[3];
-  if (!pointwise || x.num_elements() == 0 || pixels < kAmxDepth ||
-      channels % kAmxRows != 0 || results % kAmxRows != 0) {
+  if (!pointwise || x.num_elements() == 0 || pixels < kAmxDepth) {
     return std::nullopt;
   }
   const MatrixStrides filter{.row = channels, .column = 1};
@@ -251,7 +254,11 @@ int64_t MatmulGeometry::batches() const {
 bool AmxMatmulPlan::is_fast() const {
   const int64_t result = rows * columns;
   if (is_split) {
-    const int64_t least = is_shared() ? kLeastSplitUses : kLeastDividedUses;
+    const bool row_major =
+        a.AreRowMajorImages() || b.AreRowMajorImages() || y.AreRowMajorImages();
+    const int64_t least = row_major     ? kLeastRowMajorUses
+                          : is_shared() ? kLeastSplitUses
+                                        : kLeastDividedUses;
     return depth >= kLeastSplitDepth && result >= least * (rows + columns);
   }
   const bool divided = rows % kOneDnnRows == 0;
@@ -429,10 +436,10 @@ std::optional<AmxMatmulPlan> PlanAmxMatmul(const TensorType& a,
 
 std::optional<AmxMatmulPlan> PlanAmxMatmul(const codegen::LibraryCall& call) {
   if (const auto conv = ConvolutionBy(call, kPointwise); conv.has_value()) {
-    const bool blocked =
+    const bool known =
         conv->x.layout == BlockedLayout(conv->x.shape, kAmxRows) &&
         conv->y.layout == BlockedLayout(conv->y.shape, kAmxRows);
-    if (!blocked || !conv->weight.layout.is_row_major() ||
+    if (!known || !conv->weight.layout.is_row_major() ||
         call.operands.size() > 2) {
       return std::nullopt;
     }

@@ -19,11 +19,19 @@ struct MatrixStrides {
   int64_t row = 0, column = 0;
   std::vector<int64_t> batch{};  // by dimension of the batch
 
-  // Activations in blocks of 16 channels, [images, channels / 16, pixels, 16],
-  // are a matrix, too: of the pixels of all images and the channels, which are
-  // contiguous in a block. `pixels`: of an image; 0 for other matrices.
-  int64_t pixels = 0;
-  int64_t next_image = 0, next_block = 0;
+  // Activations are a matrix, too: of the pixels of all images and the
+  // channels. Either they have blocks of 16 channels, [images, channels / 16,
+  // pixels, 16], which are contiguous, or they are row-major, [images,
+  // channels, pixels], and the pixels of an image are contiguous.
+  int64_t pixels = 0;  // of an image; 0 for other matrices
+  int64_t next_image = 0;
+  int64_t next_block = 0;  // 0 if row-major
+
+  bool AreRowMajorImages() const { return pixels > 0 && next_block == 0; }
+  // Whether rows, or columns, of this distance are pixels.
+  bool ArePixels(int64_t step) const {
+    return pixels > 0 && (step == 1) == (next_block == 0);
+  }
 
   // Return where a row or a column begins.
   int64_t Row(int64_t i) const { return Along(row, i); }
@@ -31,9 +39,9 @@ struct MatrixStrides {
 
  private:
   int64_t Along(int64_t step, int64_t i) const {
-    if (pixels == 0) return i * step;
-    return step == 1 ? i / kAmxRows * next_block + i % kAmxRows
-                     : i / pixels * next_image + i % pixels * step;
+    if (ArePixels(step)) return i / pixels * next_image + i % pixels * step;
+    if (next_block == 0) return i * step;
+    return i / kAmxRows * next_block + i % kAmxRows;
   }
 };
 

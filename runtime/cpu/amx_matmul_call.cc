@@ -58,11 +58,18 @@ struct Operand {
         .outer = outer - at_outer,
         .depth = depth - at_depth};
     if (strides.pixels > 0) {
-      const bool deep = corner.depth_step == 1;
-      corner.second = strides.next_block;
-      corner.lines =
-          strides.pixels - (deep ? at_outer : at_depth) % strides.pixels;
-      corner.jump = strides.next_image - strides.pixels * kAmxRows;
+      const bool outer_pixels = strides.ArePixels(corner.outer_step);
+      const int64_t of_image =
+          strides.pixels -
+          (outer_pixels ? at_outer : at_depth) % strides.pixels;
+      if (strides.next_block > 0) {
+        corner.second = strides.next_block;
+        corner.lines = of_image;
+        corner.jump = strides.next_image - strides.pixels * kAmxRows;
+      } else {
+        corner.run = of_image;
+        corner.jump = strides.next_image - strides.pixels;
+      }
     }
     return corner;
   }
@@ -86,9 +93,14 @@ FUSOR_INLINE void PackStep(const Arguments<Element>& args,
                            const Operand<Element>& matrix, int64_t panel,
                            int64_t step, uint16_t* to) {
   for (const int64_t half : {0, 1}) {
-    const Corner<Element> corner =
+    Corner<Element> corner =
         matrix.CornerAt(panel * kAmxPanel + half * kAmxRows, step * kAmxDepth);
     if constexpr (kIsSplit<Element>) {
+      const int64_t line = corner.depth_step == 1
+                               ? std::min(corner.depth, kAmxDepth)
+                               : std::min(corner.outer, kAmxRows);
+      alignas(64) float joined[kAmxRows * kAmxDepth];
+      if (corner.run < line) corner = JoinLines(corner, joined);
       if (!Tiles::template PackTile<kPairs>(corner, to + half * kAmxTile)) {
         args.has_special->store(true, std::memory_order_relaxed);
       }
@@ -110,7 +122,7 @@ FUSOR_INLINE void PackPanels(const Arguments<Element>& args,
     PackStep<Tiles, kPairs>(args, matrix, panel, step,
                             to + place * kStep<Element>);
   };
-  if (matrix.depth_step() == 1 || matrix.strides.pixels > 0) {
+  if (matrix.depth_step() == 1 || matrix.strides.next_block > 0) {
     for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
       for (int64_t step = steps.begin; step < steps.end; ++step) {
         pack(panel, step);
@@ -144,8 +156,10 @@ class ResultPanel {
     rows_ = std::min(kAmxPanel, plan_.rows - row_);
   }
 
-  // Rounds and stores up to `count` rows.
+  // Rounds and stores up to `count` rows. If the result's rows are contiguous,
+  // stores only whole tiles, as soon as their share of rows is reached.
   FUSOR_INLINE void Store(int64_t count) {
+    if (plan_.y.column != 1) return StoreTiles(count);
     const int64_t end = std::min(next_ + count, rows_);
     while (next_ < end) {
       IndexRange rows{next_, end};
@@ -166,6 +180,23 @@ class ResultPanel {
   FUSOR_INLINE void Store() { Store(kAmxPanel); }
 
  private:
+  FUSOR_INLINE void StoreTiles(int64_t count) {
+    constexpr int64_t kShare = kAmxPanel / 4;
+    if (sums_ == nullptr) return;
+    const int64_t begin = next_ / kShare;
+    next_ = std::min(next_ + count, kAmxPanel);
+    for (int64_t tile = begin; tile < next_ / kShare; ++tile) {
+      const int64_t row = tile / 2 * kAmxRows;
+      const int64_t column = column_ + tile % 2 * kAmxRows;
+      if (row >= rows_ || column >= plan_.columns) continue;
+      const MatrixStrides& y = plan_.y;
+      Tiles::StoreColumns(
+          (*sums_)[tile / 2][tile % 2], rows_ - row, plan_.columns - column,
+          y.column, y.pixels - (row_ + row) % y.pixels, y.next_image - y.pixels,
+          static_cast<float*>(y_) + y.Row(row_ + row) + y.Column(column));
+    }
+  }
+
   template <typename To>
   FUSOR_INLINE void StoreRows(IndexRange rows, To* to) {
     Tiles::StoreRows(*sums_, rows, plan_.columns - column_, plan_.y.row, to,
@@ -417,21 +448,39 @@ void RunStagePlain(const AmxMatmulPlan& plan, const Arguments<Element>& args,
 
 // Returns how many rows, or columns, have the same distance from each other.
 int64_t RunOf(const MatrixStrides& m, int64_t step, int64_t all) {
-  if (m.pixels == 0) return all;
-  return step == 1 ? kAmxRows : m.pixels;
+  if (m.ArePixels(step)) return m.pixels;
+  return m.next_block > 0 ? kAmxRows : all;
 }
 
-// Multiplies matrices of f32 that cannot be split. Those in blocks are
-// multiplied block by block.
+// An operand of dnnl_sgemm.
+struct Factor {
+  char order;  // 'T': columns are contiguous, not rows
+  const float* first;
+  int64_t distance;  // of rows, or of columns if these are contiguous
+};
+
+Factor Transposed(Factor factor) {
+  factor.order = factor.order == 'N' ? 'T' : 'N';
+  return factor;
+}
+
+// Multiplies matrices of f32 that cannot be split. Activations are multiplied
+// block by block, or image by image.
 void MultiplyWhole(const AmxMatmulPlan& plan, const Arguments<float>& args) {
-  const auto order = [](const MatrixStrides& m) {
-    return m.column == 1 ? 'N' : 'T';
+  // The distance of a single row may be less than its length.
+  const auto factor = [](const MatrixStrides& m, const float* first,
+                         int64_t rows, int64_t columns) {
+    return m.column == 1 ? Factor{'N', first, std::max(m.row, columns)}
+                         : Factor{'T', first, std::max(m.column, rows)};
   };
-  // The distance of rows, or of columns if these are contiguous. That of a
-  // single one may be less than its length.
-  const auto distance = [](const MatrixStrides& m, int64_t rows,
-                           int64_t columns) {
-    return m.column == 1 ? std::max(m.row, columns) : std::max(m.column, rows);
+  const auto multiply = [](int64_t rows, int64_t columns, int64_t depth,
+                           const Factor& a, const Factor& b, bool adds,
+                           float* y, int64_t distance) {
+    const dnnl_status_t status = dnnl_sgemm(
+        a.order, b.order, rows, columns, depth, 1, a.first, a.distance, b.first,
+        b.distance, adds ? 1.0F : 0.0F, y, distance);
+    FUSOR_CHECK(status == dnnl_success, kDevice, "oneDNN sgemm: status {}",
+                static_cast<int>(status));
   };
   const MatrixStrides &a = plan.a, &b = plan.b, &y = plan.y;
   const int64_t rows =
@@ -443,15 +492,18 @@ void MultiplyWhole(const AmxMatmulPlan& plan, const Arguments<float>& args) {
   for (int64_t i = 0; i < plan.rows; i += rows) {
     for (int64_t j = 0; j < plan.columns; j += columns) {
       for (int64_t k = 0; k < plan.depth; k += depth) {
-        const dnnl_status_t status = dnnl_sgemm(
-            order(a), order(b), rows, columns, depth, 1,
-            args.a + a.Row(i) + a.Column(k), distance(a, rows, depth),
-            args.b + b.Row(k) + b.Column(j), distance(b, depth, columns),
-            k > 0 ? 1.0F : 0.0F,
-            static_cast<float*>(args.y) + y.Row(i) + y.Column(j),
-            distance(y, rows, columns));
-        FUSOR_CHECK(status == dnnl_success, kDevice, "oneDNN sgemm: status {}",
-                    static_cast<int>(status));
+        const Factor of_a =
+            factor(a, args.a + a.Row(i) + a.Column(k), rows, depth);
+        const Factor of_b =
+            factor(b, args.b + b.Row(k) + b.Column(j), depth, columns);
+        float* const to = static_cast<float*>(args.y) + y.Row(i) + y.Column(j);
+        if (y.column == 1) {
+          multiply(rows, columns, depth, of_a, of_b, k > 0, to,
+                   std::max(y.row, columns));
+        } else {
+          multiply(columns, rows, depth, Transposed(of_b), Transposed(of_a),
+                   k > 0, to, y.column);
+        }
       }
     }
   }

@@ -53,12 +53,13 @@ struct Corner {
   const Element* first = nullptr;
   int64_t outer_step = 0, depth_step = 0;
   int64_t outer = 0, depth = 0;  // elements from here to the matrix's end
-  // Only for f32 in blocks of 16 channels. Where the depth is contiguous,
-  // element 16 is `second` elements after element 0. Line number `lines` is the
-  // first of the next image: from there on, lines are `jump` elements further
-  // away.
+  // Only for activations in f32, whose next image is `jump` elements further
+  // away. In blocks of 16 channels, line number `lines` is the first of the
+  // next image, and where the depth is contiguous, element 16 is `second`
+  // elements after element 0. If they are row-major, element `run` of each line
+  // is the first of the next image; JoinLines copies them.
   int64_t second = kAmxRows;
-  int64_t lines = kAmxDepth, jump = 0;
+  int64_t lines = kAmxDepth, run = kAmxDepth, jump = 0;
 
   // Returns where contiguous elements begin: those of an outer element, or
   // of a depth.
@@ -71,6 +72,28 @@ struct Corner {
     return Line(i)[k < kAmxRows ? k : k - kAmxRows + second];
   }
 };
+
+// Returns the same matrix with the lines of its tile copied to `to`, where they
+// are contiguous. REQUIRES: row-major activations.
+FUSOR_INLINE Corner<float> JoinLines(const Corner<float>& from,
+                                     float (&to)[kAmxRows * kAmxDepth]) {
+  const bool deep = from.depth_step == 1;
+  const int64_t length = deep ? kAmxDepth : kAmxRows;
+  const int64_t lines =
+      std::min(deep ? from.outer : from.depth, kAmxRows * kAmxDepth / length);
+  const int64_t used = std::min(deep ? from.depth : from.outer, length);
+  for (int64_t i = 0; i < lines; ++i) {
+    const float* const line = from.Line(i);
+    for (int64_t k = 0; k < used; ++k) {
+      to[i * length + k] = line[k < from.run ? k : k + from.jump];
+    }
+  }
+  return {.first = to,
+          .outer_step = deep ? length : 1,
+          .depth_step = deep ? 1 : length,
+          .outer = from.outer,
+          .depth = from.depth};
+}
 
 // Returns the mask of the first `count` elements, which may be more than all
 // or less than none.
@@ -251,6 +274,29 @@ class AmxTiles {
     }
   }
 
+  // Stores the first rows and columns of a tile of sums. The result's rows are
+  // contiguous, its columns `step` elements apart. Row number `run` is the
+  // first of the next image: from there on, rows are `jump` elements further
+  // away.
+  FUSOR_AVX512_BF16 static void StoreColumns(const float (&sums)[kAmxSums],
+                                             int64_t rows, int64_t columns,
+                                             int64_t step, int64_t run,
+                                             int64_t jump, float* to) {
+    __m512i lines[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) {
+      lines[i] = _mm512_load_si512(sums + i * kAmxRows);
+    }
+    TransposeWords(lines);
+    const auto all = First<__mmask16>(rows);
+    const auto here = First<__mmask16>(std::min(rows, run));
+    const auto next = static_cast<__mmask16>(all & ~here);
+    for (int64_t i = 0; i < std::min(columns, kAmxRows); ++i, to += step) {
+      _mm512_mask_storeu_epi32(to, here, lines[i]);
+      if (next != 0) _mm512_mask_storeu_epi32(to + jump, next, lines[i]);
+    }
+  }
+
  private:
   // `kDeep`: the depth is contiguous.
   template <bool kPairs, bool kDeep>
@@ -418,6 +464,16 @@ class PlainTiles {
         Narrow(sums[i / kAmxRows][j / kAmxRows]
                    [i % kAmxRows * kAmxRows + j % kAmxRows],
                to[j / kAmxRows * second + j % kAmxRows]);
+      }
+    }
+  }
+
+  static void StoreColumns(const float (&sums)[kAmxSums], int64_t rows,
+                           int64_t columns, int64_t step, int64_t run,
+                           int64_t jump, float* to) {
+    for (int64_t j = 0; j < std::min(columns, kAmxRows); ++j, to += step) {
+      for (int64_t i = 0; i < std::min(rows, kAmxRows); ++i) {
+        to[i < run ? i : i + jump] = sums[i * kAmxRows + j];
       }
     }
   }

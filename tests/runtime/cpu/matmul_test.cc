@@ -134,25 +134,36 @@ TEST(AmxMatmulTest, GradientsOfConvolutions) {
   EXPECT_EQ(tried, 3);
 }
 
+// Activations are in blocks if these divide their channels.
 LibraryCall PointwiseCall(const OneNode& one) {
-  const Layout blocked{{0, 1, 2, 3}, {{1, 16}}};
-  const std::string_view op = one.node->op_name();
-  LibraryCall call = op == "conv2d_grad_weight"
-                         ? one.Call({blocked, blocked}, {Layout{}}, "matmul")
-                         : one.Call({blocked, Layout{}}, {blocked}, "matmul");
+  const auto layout = [](const ir::Value* activations) {
+    return activations->type().shape[1] % 16 == 0
+               ? Layout{{0, 1, 2, 3}, {{1, 16}}}
+               : Layout{};
+  };
+  const ir::Node& node = *one.node;
+  const std::string_view op = node.op_name();
+  LibraryCall call =
+      op == "conv2d_grad_weight"
+          ? one.Call({layout(node.input(0)), layout(node.input(1))}, {Layout{}},
+                     "matmul")
+          : one.Call({layout(node.input(0)), Layout{}}, {layout(node.output())},
+                     "matmul");
   Cpu::Get().compiler().PrepareCall(call);
   EXPECT_EQ(call.implementation, kSplitAmx) << op;
   return call;
 }
 
-// 1x1 convolutions of f32 in blocks of channels. Tiles of pixels span images,
-// and those of channels are half empty.
+// 1x1 convolutions of f32 in blocks of channels, row-major, and in both
+// layouts. Tiles of pixels span images, and those of channels are half empty.
 TEST(SplitAmxTest, PointwiseConvolutions) {
-  const ConvCase cases[] = {{3, 48, 80, 7, 1, 1, 0, 1, 1},
-                            {1, 16, 32, 6, 1, 1, 0, 1, 1},
-                            {5, 96, 112, 9, 1, 1, 0, 1, 1},
-                            {2, 1040, 48, 8, 1, 1, 0, 1, 1},
-                            {8, 32, 32, 14, 1, 1, 0, 1, 1}};
+  const ConvCase cases[] = {
+      {3, 48, 80, 7, 1, 1, 0, 1, 1},  {1, 16, 32, 6, 1, 1, 0, 1, 1},
+      {5, 96, 112, 9, 1, 1, 0, 1, 1}, {2, 1040, 48, 8, 1, 1, 0, 1, 1},
+      {8, 32, 32, 14, 1, 1, 0, 1, 1}, {3, 24, 58, 7, 1, 1, 0, 1, 1},
+      {5, 40, 72, 14, 1, 1, 0, 1, 1}, {2, 1036, 44, 9, 1, 1, 0, 1, 1},
+      {3, 48, 40, 7, 1, 1, 0, 1, 1},  {8, 20, 32, 14, 1, 1, 0, 1, 1},
+      {1, 3, 5, 6, 1, 1, 0, 1, 1}};
   for (const ConvCase& c : cases) {
     for (const auto& one : ConvNodes(c, DType::kF32)) {
       SCOPED_TRACE(one->node->op_name());
@@ -161,11 +172,17 @@ TEST(SplitAmxTest, PointwiseConvolutions) {
   }
 }
 
-// A block of the product has the special number, the others are finite.
+// A part of the product has the special number, the others are finite.
 TEST(SplitAmxTest, PointwiseConvolutionsOfSpecialNumbers) {
-  const ConvCase c{2, 48, 32, 6, 1, 1, 0, 1, 1};
-  for (const auto& one : ConvNodes(c, DType::kF32)) {
-    SCOPED_TRACE(one->node->op_name());
+  std::vector<std::unique_ptr<OneNode>> nodes;
+  for (const ConvCase& c : {ConvCase{2, 48, 32, 6, 1, 1, 0, 1, 1},
+                            ConvCase{2, 40, 24, 6, 1, 1, 0, 1, 1},
+                            ConvCase{3, 40, 32, 7, 1, 1, 0, 1, 1}}) {
+    for (auto& one : ConvNodes(c, DType::kF32)) nodes.push_back(std::move(one));
+  }
+  for (const auto& one : nodes) {
+    SCOPED_TRACE(ToString(one->node->input(0)->type()) + " " +
+                 std::string(one->node->op_name()));
     LibraryCall call = PointwiseCall(*one);
     std::vector<Tensor> operands = one->Operands();
     operands[0].data[45] = std::numeric_limits<double>::infinity();
@@ -216,6 +233,24 @@ TEST(AmxMatmulTest, IsPlannedForLargeMatmuls) {
   EXPECT_NE(implementation("cpu-amx", InF32(1024, 48, 512)), kSplitAmx);
   EXPECT_NE(implementation("cpu-amx", InF32(64, 768, 4096)), kSgemm);
   EXPECT_NE(implementation("cpu-amx", InF32(64, 768, 3000)), kSgemm);
+}
+
+// Row-major images need more products per element than images in blocks.
+TEST(SplitAmxTest, IsOfferedForLargePointwiseConvolutions) {
+  const auto compiler = Cpu::Get().backend().CreateCompiler("cpu-amx", {2});
+  const auto is_first = [&](int64_t in, int64_t out, size_t direction) {
+    const auto nodes = ConvNodes({16, in, out, 14, 1, 1, 0, 1, 1}, DType::kF32);
+    const auto candidates = compiler->Candidates(*nodes[direction]->node);
+    return !candidates.empty() && candidates[0].algorithm == "matmul";
+  };
+  for (size_t direction = 0; direction < 3; ++direction) {
+    EXPECT_TRUE(is_first(256, 256, direction)) << direction;
+    EXPECT_TRUE(is_first(408, 408, direction)) << direction;
+    EXPECT_TRUE(is_first(408, 912, direction)) << direction;
+    EXPECT_FALSE(is_first(104, 104, direction)) << direction;
+  }
+  EXPECT_TRUE(is_first(128, 128, 0));
+  EXPECT_FALSE(is_first(132, 132, 0));
 }
 
 TEST(SplitAmxTest, SeveralBlocks) {
