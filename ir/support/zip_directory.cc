@@ -117,6 +117,40 @@ bool IsLink(Bytes bytes) {
          (Word(bytes, 38) >> 16 & kTypeMask) == kLink;
 }
 
+void CheckSize(bool good, const ZipSource& source, const ZipEntry& entry,
+               std::string_view name) {
+  Check(good, source, "{}: the file is damaged: expected {} bytes", name,
+        entry.size);
+}
+
+void CheckSum(uint32_t crc, const ZipSource& source, const ZipEntry& entry,
+              std::string_view name) {
+  Check(crc == entry.crc, source,
+        "{}: the file is damaged: expected checksum {:08x}, got {:08x}", name,
+        entry.crc, crc);
+}
+
+// Returns the position of a member's bytes, which are stored or deflated.
+int64_t FindBytes(const ZipSource& source, const ZipEntry& entry,
+                  std::string_view name) {
+  Check(!entry.encrypted, source,
+        "{}: expected a readable file, got an encrypted one", name);
+  Check(entry.method == kStored || entry.method == kDeflated, source,
+        "{}: expected a file that is stored or deflated, got method {}", name,
+        entry.method);
+  std::array<uint8_t, kLocalBytes> local;
+  source.Read(entry.header, local);
+  const int64_t begin =
+      entry.header + kLocalBytes + Short(local, 26) + Short(local, 28);
+  Check(Word(local, 0) == kLocalMagic && begin <= source.size() &&
+            entry.stored <= static_cast<uint64_t>(source.size() - begin),
+        source, "{}: the file is damaged: expected a header at {}", name,
+        entry.header);
+  CheckSize(entry.method != kStored || entry.stored == entry.size, source,
+            entry, name);
+  return begin;
+}
+
 }  // namespace
 
 void ZipSource::Read(int64_t offset, std::span<uint8_t> bytes) const {
@@ -186,24 +220,10 @@ void ReadZipDirectory(
 
 void ReadZipEntry(const ZipSource& source, const ZipEntry& entry,
                   std::string_view name, std::vector<uint8_t>& bytes) {
-  Check(!entry.encrypted, source,
-        "{}: expected a readable file, got an encrypted one", name);
-  Check(entry.method == kStored || entry.method == kDeflated, source,
-        "{}: expected a file that is stored or deflated, got method {}", name,
-        entry.method);
-  std::array<uint8_t, kLocalBytes> local;
-  source.Read(entry.header, local);
-  const int64_t begin =
-      entry.header + kLocalBytes + Short(local, 26) + Short(local, 28);
-  Check(Word(local, 0) == kLocalMagic && begin <= source.size() &&
-            entry.stored <= static_cast<uint64_t>(source.size() - begin),
-        source, "{}: the file is damaged: expected a header at {}", name,
-        entry.header);
+  const int64_t begin = FindBytes(source, entry, name);
   bytes.resize(entry.size);
-  bool good = true;
   if (entry.method == kStored) {
-    good = entry.stored == entry.size;
-    if (good) source.Read(begin, bytes);
+    source.Read(begin, bytes);
   } else {
     std::vector<uint8_t> packed(entry.stored);
     source.Read(begin, packed);
@@ -213,16 +233,28 @@ void ReadZipEntry(const ZipSource& source, const ZipEntry& entry,
     state->avail_in = static_cast<uint32_t>(packed.size());
     state->next_out = bytes.data();
     state->avail_out = static_cast<uint32_t>(bytes.size());
-    good = packed.size() <= UINT32_MAX && bytes.size() <= UINT32_MAX &&
-           isal_inflate_stateless(state.get()) == ISAL_DECOMP_OK &&
-           state->avail_out == 0;
+    CheckSize(packed.size() <= UINT32_MAX && bytes.size() <= UINT32_MAX &&
+                  isal_inflate_stateless(state.get()) == ISAL_DECOMP_OK &&
+                  state->avail_out == 0,
+              source, entry, name);
   }
-  Check(good, source, "{}: the file is damaged: expected {} bytes", name,
-        entry.size);
-  const uint32_t crc = crc32_gzip_refl(0, bytes.data(), bytes.size());
-  Check(crc == entry.crc, source,
-        "{}: the file is damaged: expected checksum {:08x}, got {:08x}", name,
-        entry.crc, crc);
+  CheckSum(crc32_gzip_refl(0, bytes.data(), bytes.size()), source, entry, name);
+}
+
+int64_t FindStoredEntry(const ZipSource& source, const ZipEntry& entry,
+                        std::string_view name) {
+  FUSOR_ASSERT(entry.is_plain(), "{}", name);
+  const int64_t begin = FindBytes(source, entry, name);
+  std::vector<uint8_t> piece(std::min<uint64_t>(entry.size, 1 << 20));
+  uint32_t crc = 0;
+  for (uint64_t at = 0; at < entry.size; at += piece.size()) {
+    const std::span<uint8_t> part = std::span(piece).first(
+        std::min<uint64_t>(piece.size(), entry.size - at));
+    source.Read(begin + static_cast<int64_t>(at), part);
+    crc = crc32_gzip_refl(crc, part.data(), part.size());
+  }
+  CheckSum(crc, source, entry, name);
+  return begin;
 }
 
 bool IsZip(std::span<const uint8_t> start) {

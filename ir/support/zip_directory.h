@@ -28,12 +28,9 @@ struct ZipEntry {
 // A zip archive in a file or in memory, which must outlive this object.
 class ZipSource {
  public:
-  // An archive of images: errors are thrown with kData.
-  explicit ZipSource(const InputFile& file)
-      : path_(file.path()),
-        code_(ErrorCode::kData),
-        size_(file.size()),
-        file_(&file) {}
+  // Errors are thrown with `code`; those of the system with the file's.
+  explicit ZipSource(const InputFile& file, ErrorCode code = ErrorCode::kData)
+      : path_(file.path()), code_(code), size_(file.size()), file_(&file) {}
   // `path` names it in messages. Errors are thrown with `code`.
   ZipSource(std::string path, std::span<const uint8_t> bytes, ErrorCode code)
       : path_(std::move(path)),
@@ -69,6 +66,12 @@ void ReadZipDirectory(
 // if it is damaged, encrypted or packed with another method than deflate.
 void ReadZipEntry(const ZipSource& source, const ZipEntry& entry,
                   std::string_view name, std::vector<uint8_t>& bytes);
+
+// Returns the position of a member's bytes in the archive. Reads them once, in
+// pieces, to compare their checksum. Throws if the member is damaged. REQUIRES:
+// entry.is_plain().
+int64_t FindStoredEntry(const ZipSource& source, const ZipEntry& entry,
+                        std::string_view name);
 
 // Returns whether a file that starts with these bytes is a zip archive.
 bool IsZip(std::span<const uint8_t> start);

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
 
 #include "ir/support/error.h"
+#include "ir/support/file.h"
 #include "ir/support/json.h"
 #include "ir/support/str.h"
 #include "ir/support/zip_archive.h"
@@ -92,8 +94,8 @@ std::string ModulePath(std::string_view stack) {
 
 class Parser {
  public:
-  Parser(const std::string& path, std::span<const uint8_t> file)
-      : path_(path), zip_(path, file, ErrorCode::kGraph) {}
+  Parser(const std::string& path, std::shared_ptr<const ZipArchive> zip)
+      : path_(path), zip_(std::move(zip)) {}
 
   TorchProgram Parse() {
     FindRoot();
@@ -102,7 +104,7 @@ class Parser {
     for (const char* folder : {"weights", "constants"}) {
       const std::string config =
           fmt::format("data/{0}/model_{0}_config.json", folder);
-      if (zip_.Contains(root_ + config)) {
+      if (zip_->Contains(root_ + config)) {
         ReadJson(config, [&](const Json& json) {
           for (const auto& [name, entry] : json.at("config").items()) {
             ReadTensor(fmt::format("data/{}/", folder), name, entry);
@@ -125,7 +127,7 @@ class Parser {
   // torch.export.save wrote.
   void FindRoot() {
     constexpr std::string_view kProgram = "models/model.json";
-    for (const std::string& name : zip_.names()) {
+    for (const std::string& name : zip_->names()) {
       if (!name.ends_with(kProgram)) continue;
       root_ = name.substr(0, name.size() - kProgram.size());
       return;
@@ -135,7 +137,7 @@ class Parser {
   }
 
   std::string ReadText(const std::string& entry) const {
-    const std::vector<uint8_t> bytes = zip_.Read(root_ + entry);
+    const std::vector<uint8_t> bytes = zip_->Read(root_ + entry);
     return {bytes.begin(), bytes.end()};
   }
 
@@ -182,8 +184,7 @@ class Parser {
       Throw(where_,
             "a pickled tensor, which can run any code: expected raw bytes");
     }
-    ir::NamedTensor tensor;
-    tensor.name = name;
+    ir::TensorSource tensor{.name = name};
     const auto dtype = JsonInteger<int64_t>(meta.at("dtype"));
     tensor.type.dtype = TorchDType(dtype, fmt::format("{}: {}", path_, where_));
     tensor.type.shape = Extents(meta.at("sizes"));
@@ -203,26 +204,39 @@ class Parser {
       ir::TensorType others = tensor.type;
       std::ranges::replace(others.shape, 0, 1);
       ir::CheckType(others);
+      tensor.read = [](int64_t, std::span<uint8_t>) {};
       empty_.insert(name);
       program_.tensors.emplace(name, std::move(tensor));
       return;
     }
     ir::CheckType(tensor.type);
-    const std::vector<uint8_t> bytes = zip_.Read(root_ + folder + file);
-    CheckStrides(tensor.type, strides, offset, bytes.size());
+    const ZipArchive::Place place = zip_->Find(root_ + folder + file);
+    CheckStrides(tensor.type, strides, offset, place.bytes);
     if (!meta.at("requires_grad").get<bool>()) frozen_.insert(name);
     storage_[name] = {
         folder + file,
         fmt::format("[{}] by [{}] from {}", fmt::join(tensor.type.shape, ","),
                     fmt::join(strides, ","), offset)};
-    Gather(bytes, strides, offset, tensor);
+    const int64_t first =
+        place.begin + offset * ir::DTypeSize(tensor.type.dtype);
+    if (IsRowMajor(tensor.type.shape, strides)) {
+      tensor.read = [zip = zip_, first](int64_t at, std::span<uint8_t> bytes) {
+        zip->ReadAt(first + at, bytes);
+      };
+    } else {
+      const auto bytes = std::make_shared<const std::vector<uint8_t>>(Gather(
+          zip_->Read(root_ + folder + file), strides, offset, tensor.type));
+      tensor.read = [bytes](int64_t at, std::span<uint8_t> piece) {
+        std::copy_n(bytes->begin() + at, piece.size(), piece.begin());
+      };
+    }
     program_.tensors.emplace(name, std::move(tensor));
   }
 
   void CheckStrides(const ir::TensorType& type,
                     const std::vector<int64_t>& strides, int64_t offset,
-                    size_t bytes) const {
-    const auto room = static_cast<int64_t>(bytes) / ir::DTypeSize(type.dtype);
+                    int64_t bytes) const {
+    const int64_t room = bytes / ir::DTypeSize(type.dtype);
     bool fits = strides.size() == type.rank() && offset >= 0 && offset < room;
     int64_t last = offset;  // index of the last element
     for (size_t i = 0; fits && i < strides.size(); ++i) {
@@ -242,35 +256,37 @@ class Parser {
     }
   }
 
-  static void Gather(const std::vector<uint8_t>& bytes,
-                     const std::vector<int64_t>& strides, int64_t offset,
-                     ir::NamedTensor& tensor) {
-    const ir::Shape& shape = tensor.type.shape;
-    const auto size = static_cast<size_t>(ir::DTypeSize(tensor.type.dtype));
-    tensor.bytes.resize(static_cast<size_t>(tensor.type.num_bytes()));
-    bool row_major = true;
+  static bool IsRowMajor(const ir::Shape& shape,
+                         const std::vector<int64_t>& strides) {
     int64_t expected = 1;
     for (size_t i = shape.size(); i-- > 0;) {
-      row_major = row_major && (shape[i] == 1 || strides[i] == expected);
+      if (shape[i] != 1 && strides[i] != expected) return false;
       expected *= shape[i];
     }
+    return true;
+  }
+
+  // Returns a row-major copy.
+  static std::vector<uint8_t> Gather(const std::vector<uint8_t>& bytes,
+                                     const std::vector<int64_t>& strides,
+                                     int64_t offset,
+                                     const ir::TensorType& type) {
+    const ir::Shape& shape = type.shape;
+    const auto size = static_cast<size_t>(ir::DTypeSize(type.dtype));
+    std::vector<uint8_t> out(static_cast<size_t>(type.num_bytes()));
     const uint8_t* from = bytes.data() + offset * static_cast<int64_t>(size);
-    if (row_major) {
-      std::memcpy(tensor.bytes.data(), from, tensor.bytes.size());
-      return;
-    }
     std::vector<int64_t> index(shape.size(), 0);
-    for (size_t at = 0; at < tensor.bytes.size(); at += size) {
+    for (size_t at = 0; at < out.size(); at += size) {
       int64_t element = 0;
       for (size_t i = 0; i < shape.size(); ++i) {
         element += index[i] * strides[i];
       }
-      std::memcpy(&tensor.bytes[at],
-                  from + element * static_cast<int64_t>(size), size);
+      std::memcpy(&out[at], from + element * static_cast<int64_t>(size), size);
       for (size_t i = shape.size(); i-- > 0 && ++index[i] == shape[i];) {
         index[i] = 0;
       }
     }
+    return out;
   }
 
   void Program(const Json& json) {
@@ -545,7 +561,7 @@ class Parser {
   }
 
   const std::string& path_;
-  ZipArchive zip_;
+  std::shared_ptr<const ZipArchive> zip_;
   std::string root_;   // "resnet18/"
   std::string where_;  // for messages
   struct Storage {
@@ -587,9 +603,23 @@ ir::DType TorchDType(int64_t scalar_type, const std::string& where) {
              fmt::format("{}: unknown dtype {}", where, scalar_type));
 }
 
-TorchProgram ParseTorchArchive(const std::string& path,
-                               std::span<const uint8_t> file) {
-  return Parser(path, file).Parse();
+TorchProgram ReadTorchArchive(const std::string& path) {
+  // The archive refers to the file, so both are freed together.
+  struct OpenArchive {
+    explicit OpenArchive(const std::string& path)
+        : file(path, ErrorCode::kUsage), zip(file, ErrorCode::kGraph) {}
+    InputFile file;
+    ZipArchive zip;
+  };
+  const auto open = std::make_shared<const OpenArchive>(path);
+  return Parser(path, {open, &open->zip}).Parse();
+}
+
+TorchProgram ReadTorchArchive(const std::string& path,
+                              std::span<const uint8_t> file) {
+  return Parser(path, std::make_shared<const ZipArchive>(path, file,
+                                                         ErrorCode::kGraph))
+      .Parse();
 }
 
 }  // namespace fusor::models

@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "ir/io/named_tensor.h"
+#include "ir/interpreter/tensor_source.h"
 #include "ir/location.h"
 
 namespace fusor::models {
@@ -67,15 +67,19 @@ struct TorchProgram {
   std::vector<std::string> outputs;        // tensors that forward() returns
   std::vector<TorchNode> nodes;            // in order of execution
   std::map<std::string, TorchType> types;  // of the program's tensors
-  std::map<std::string, ir::NamedTensor> tensors;  // by TorchInput::target
+  std::map<std::string, ir::TensorSource> tensors;  // by TorchInput::target
 };
 
-// Reads an archive. `path` names it in messages. Throws kGraph, with a line
-// that names the entry, for damaged and truncated files, compressed entries,
-// pickled tensors, custom objects, unknown dtypes, other schema versions, and
-// strides that reach outside a tensor's bytes.
-TorchProgram ParseTorchArchive(const std::string& path,
-                               std::span<const uint8_t> file);
+// Reads an archive. Its tensors stay in the file, which must not change, and
+// are read from there. Throws kUsage if the file cannot be read, and kGraph,
+// with a line that names the entry, for damaged and truncated files, compressed
+// entries, pickled tensors, custom objects, unknown dtypes, other schema
+// versions, and strides that reach outside a tensor's bytes.
+TorchProgram ReadTorchArchive(const std::string& path);
+// The same for an archive's bytes, which must outlive the tensors. `path` names
+// it in messages.
+TorchProgram ReadTorchArchive(const std::string& path,
+                              std::span<const uint8_t> file);
 
 // Returns whether a ScalarType number is that of complex numbers.
 bool IsTorchComplex(int64_t scalar_type);

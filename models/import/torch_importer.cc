@@ -356,7 +356,7 @@ class GraphBuilder {
         Define(input.name, builder_.graph().FindInput(input.tied_to));
         continue;
       }
-      const ir::NamedTensor& tensor = program.tensors.at(input.target);
+      const ir::TensorSource& tensor = program.tensors.at(input.target);
       const Archive::State* state = archive_.FindState(input.name);
       if (state == nullptr) {
         Define(input.name, Constant(tensor));
@@ -380,11 +380,12 @@ class GraphBuilder {
     }
   }
 
-  Value* Constant(const ir::NamedTensor& tensor) {
+  Value* Constant(const ir::TensorSource& tensor) {
     if (tensor.type.num_elements() == 0) {
       return EmptyPart(builder_, tensor.type);
     }
-    const ir::Tensor values = ir::LoadTensor(tensor.type, tensor.bytes.data());
+    const std::vector<uint8_t> bytes = ir::ReadWhole(tensor);
+    const ir::Tensor values = ir::LoadTensor(tensor.type, bytes.data());
     builder_.Inherit(ir::Location(tensor.name));
     return builder_.Constant(tensor.type.dtype, tensor.type.shape,
                              {values.data.begin(), values.data.end()});
@@ -696,27 +697,16 @@ std::vector<ir::TensorSource> Weights(const Archive& archive) {
     if (archive.FindState(input.name) == nullptr || !input.tied_to.empty()) {
       continue;
     }
-    const ir::NamedTensor& tensor = archive.program().tensors.at(input.target);
-    weights.push_back(ir::SourceOf(tensor.name, tensor.type, tensor.bytes));
+    weights.push_back(archive.program().tensors.at(input.target));
   }
   return weights;
 }
 
-}  // namespace
-
-CustomModel ImportTorch(const std::string& path) {
-  std::vector<uint8_t> file;
-  ReadFile(path, ErrorCode::kUsage, file);
-  return ImportTorch(path, file);
-}
-
-CustomModel ImportTorch(const std::string& path,
-                        std::span<const uint8_t> file) {
-  const auto archive =
-      std::make_shared<const Archive>(path, ParseTorchArchive(path, file));
+CustomModel Import(Archive read) {
+  const auto archive = std::make_shared<const Archive>(std::move(read));
   const ImportedInterface interface = InterfaceOf(*archive);
   return TrainableModel(
-      path, interface,
+      archive->path(), interface,
       [archive, interface](ir::Graph& graph, Phase phase,
                            const ModelOptions& options) {
         GraphBuilder(*archive, graph, phase, options).BuildTrained(interface);
@@ -724,10 +714,21 @@ CustomModel ImportTorch(const std::string& path,
       [archive] { return Weights(*archive); });
 }
 
+}  // namespace
+
+CustomModel ImportTorch(const std::string& path) {
+  return Import({path, ReadTorchArchive(path)});
+}
+
+CustomModel ImportTorch(const std::string& path,
+                        std::span<const uint8_t> file) {
+  return Import({path, ReadTorchArchive(path, file)});
+}
+
 ImportedProgram ImportTorchProgram(const std::string& path,
                                    std::span<const uint8_t> file,
                                    const GivenTensor& given) {
-  const Archive archive(path, ParseTorchArchive(path, file));
+  const Archive archive(path, ReadTorchArchive(path, file));
   ImportedProgram result{
       std::make_unique<ir::Graph>(std::filesystem::path(path).stem().string()),
       CopiesOf(Weights(archive))};

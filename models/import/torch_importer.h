@@ -16,10 +16,12 @@ namespace fusor::models {
 // other buffers are constants. With another number of classes than the
 // archive's, the last linear or convolution layer of each result is replaced.
 //
+// The weights stay in the file and are read from there when they are loaded.
+//
 // Throws kUsage if the file cannot be read. Throws kGraph for a damaged archive
 // and, when built, for an unknown operator, with the Python line that calls it.
 CustomModel ImportTorch(const std::string& path);
-// The same for an archive's bytes.
+// The same for an archive's bytes, which must outlive the model.
 CustomModel ImportTorch(const std::string& path, std::span<const uint8_t> file);
 
 // Imports a program for exec: results are the outputs "output0", "output1", ...

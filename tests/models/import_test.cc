@@ -289,13 +289,14 @@ void ExpectError(const std::string& from, const std::string& to,
                  const char* message) {
   std::vector<uint8_t> file;
   ReadFile(std::string(kExports) + "auxiliary.pt2", ErrorCode::kData, file);
+  const std::vector<uint8_t> bytes(from.begin(), from.end());
   const auto at =
-      std::search(file.begin(), file.end(), from.begin(), from.end());
+      std::search(file.begin(), file.end(), bytes.begin(), bytes.end());
   ASSERT_NE(at, file.end());
   ASSERT_EQ(from.size(), to.size());
   std::copy(to.begin(), to.end(), at);
   try {
-    ParseTorchArchive("model.pt2", file);
+    ReadTorchArchive("model.pt2", file);
     ADD_FAILURE() << "accepted " << to;
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kGraph);
@@ -304,15 +305,53 @@ void ExpectError(const std::string& from, const std::string& to,
 }
 
 TEST(TorchImporter, RejectsDamagedEntries) {
-  // The checksum of an entry does not match.
+  // The checksum of an entry does not match: of the program, of a weight.
   ExpectError("conv2d.default", "conv3d.default", "expected checksum");
+  std::vector<uint8_t> file;
+  ReadFile(std::string(kExports) + "auxiliary.pt2", ErrorCode::kData, file);
+  const TorchProgram program = ReadTorchArchive("model.pt2", file);
+  const std::vector<uint8_t> weight =
+      ir::ReadWhole(program.tensors.at("head.weight"));
+  std::string damaged(weight.begin(), weight.end());
+  damaged.back() ^= 1;
+  ExpectError({weight.begin(), weight.end()}, damaged, "expected checksum");
+}
+
+TEST(TorchImporter, ReadsWeightsFromTheFile) {
+  const std::string path = ::testing::TempDir() + "reads_weights.pt2";
+  const auto copy = [&] {
+    std::filesystem::copy_file(
+        std::string(kExports) + "auxiliary.pt2", path,
+        std::filesystem::copy_options::overwrite_existing);
+    return ImportTorch(path).weights();
+  };
+  std::vector<uint8_t> file;
+  ReadFile(std::string(kExports) + "auxiliary.pt2", ErrorCode::kData, file);
+  const std::vector<ir::TensorSource> expected =
+      ImportTorch(path, file).weights();
+  const std::vector<ir::TensorSource> weights = copy();
+  std::filesystem::remove(path);  // only its name
+  ASSERT_EQ(weights.size(), expected.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    EXPECT_EQ(weights[i].name, expected[i].name);
+    EXPECT_EQ(ir::ReadWhole(weights[i]), ir::ReadWhole(expected[i]));
+  }
+  const std::vector<ir::TensorSource> cut = copy();
+  std::filesystem::resize_file(path, 0);
+  try {
+    ir::ReadWhole(cut[0]);
+    ADD_FAILURE() << "read a weight of an empty file";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUsage);
+    EXPECT_THAT(error.what(), HasSubstr(path));
+  }
 }
 
 TEST(TorchImporter, RejectsTruncatedArchives) {
   std::vector<uint8_t> file;
   ReadFile(std::string(kExports) + "auxiliary.pt2", ErrorCode::kData, file);
   for (size_t length = 0; length < file.size(); length += 997) {
-    EXPECT_THROW(ParseTorchArchive("model.pt2", std::span(file).first(length)),
+    EXPECT_THROW(ReadTorchArchive("model.pt2", std::span(file).first(length)),
                  Error)
         << length;
   }

@@ -1,7 +1,10 @@
 """Tests archives of torch.export from the command line: import_cli_test.py
 BIN."""
 
+import itertools
 import json
+import math
+import operator
 import pathlib
 import struct
 import unittest
@@ -13,6 +16,7 @@ from safetensors_file import read
 
 EXPORTS = pathlib.Path(__file__).parents[1] / "golden/torch_export"
 CONVOLUTIONAL = EXPORTS / "convolutional.pt2"
+FLOAT = 7  # PyTorch's ScalarType of float32
 
 
 class ImportTest(CliTest):
@@ -57,21 +61,51 @@ class TrainingTest(ImportTest):
         cls.images = cls.shared / "images"
         make_images(cls.images)
 
-    def train(self, *flags):
+    def train(self, *flags, archive=CONVOLUTIONAL):
         out = self.folder / "out"
         result = self.succeeds(
-            "train", self.images, "-a", CONVOLUTIONAL, "-b", "4", "--epochs",
+            "train", self.images, "-a", archive, "-b", "4", "--epochs",
             "1", "--workspace", out, *flags)
         return result, out / "model.safetensors"
 
     def test_training_starts_from_the_archives_weights(self):
         result, path = self.train("--lr", "1e-30")
         self.assertIn("weights   module:convolutional\n", result.stdout)
+        self.assertEqual(self.check_weights(path)["fusor.arch"],
+                         "module:convolutional")
+
+    def test_weights_may_have_any_strides_and_offset(self):
+        """Each is stored column-major, behind one other element."""
+        entries = self.entries()
+        key = "data/weights/model_weights_config.json"
+        config = json.loads(entries[key])
+        for entry in config["config"].values():
+            meta = entry["tensor_meta"]
+            if meta["dtype"] != FLOAT:
+                continue
+            sizes = [size["as_int"] for size in meta["sizes"]]
+            strides = [math.prod(sizes[:i]) for i in range(len(sizes))]
+            file = "data/weights/" + entry["path_name"]
+            elements = [entries[file][i:i + 4]
+                        for i in range(0, len(entries[file]), 4)]
+            stored = list(elements)
+            for index, element in zip(
+                    itertools.product(*map(range, sizes)), elements):
+                stored[sum(map(operator.mul, index, strides))] = element
+            entries[file] = b"".join([b"else", *stored])
+            meta["strides"] = [{"as_int": stride} for stride in strides]
+            meta["storage_offset"] = {"as_int": 1}
+        entries[key] = json.dumps(config).encode()
+        self.check_weights(self.train("--lr", "1e-30",
+                                      archive=self.write(entries))[1])
+
+    def check_weights(self, path):
+        """Compares trained weights with those of the archive as exported.
+        Returns their metadata."""
         entries = self.entries()
         config = json.loads(
             entries["data/weights/model_weights_config.json"])["config"]
         tensors, metadata = read(path)
-        self.assertEqual(metadata["fusor.arch"], "module:convolutional")
         for name, (dtype, shape, data) in tensors.items():
             meta = config[name]["tensor_meta"]
             self.assertEqual(shape, [size["as_int"] for size in meta["sizes"]])
@@ -84,6 +118,7 @@ class TrainingTest(ImportTest):
         parameters = [name for name, entry in config.items()
                       if entry["is_param"]]
         self.assertEqual(set(parameters) - set(tensors), set())
+        return metadata
 
     def test_a_parameter_without_gradient_is_frozen(self):
         def change(config):
