@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Measures the step time of a torchvision model on the CPU: forward, backward
-and SGD with momentum on synthetic data. Prints one JSON line.
+and SGD with momentum on synthetic data. Prints one JSON line; with --on-demand,
+one for each line of its input.
 
     python bench_torch.py --arch resnet50 --batch-size 16 --tuned
 
@@ -38,6 +39,8 @@ def parse_arguments():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=5)
+    parser.add_argument("--on-demand", action="store_true",
+                        help="measure the iterations for each line of the input")
     return parser.parse_args()
 
 
@@ -112,6 +115,22 @@ def make_step(args):
                   "torchvision": torchvision.__version__}
 
 
+def measure(step, args):
+    """Returns the times of the iterations, and what else is known after them."""
+    times = []
+    for _ in range(args.iterations):
+        begin = time.perf_counter()
+        loss = step()
+        times.append(1e3 * (time.perf_counter() - begin))
+    median = statistics.median(times)
+    return {
+        "images_per_second": 1e3 * args.batch_size / median,
+        "step_ms": {"median": median, "min": min(times), "max": max(times)},
+        "peak_rss_bytes":
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "loss": loss}
+
+
 def main():
     args = parse_arguments()
     if args.tuned:
@@ -122,19 +141,10 @@ def main():
     first = time.perf_counter() - begin
     for _ in range(args.warmup):
         step()
-    times = []
-    for _ in range(args.iterations):
-        begin = time.perf_counter()
-        loss = step()
-        times.append(1e3 * (time.perf_counter() - begin))
-    median = statistics.median(times)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({
-        "program": "torch", **vars(args),
-        "images_per_second": 1e3 * args.batch_size / median,
-        "step_ms": {"median": median, "min": min(times), "max": max(times)},
-        "first_step_seconds": first, "peak_rss_bytes": peak, "loss": loss,
-        "versions": versions}))
+    for _ in sys.stdin if args.on_demand else [None]:
+        print(json.dumps({
+            "program": "torch", **vars(args), **measure(step, args),
+            "first_step_seconds": first, "versions": versions}), flush=True)
 
 
 if __name__ == "__main__":

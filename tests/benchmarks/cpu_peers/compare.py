@@ -14,6 +14,7 @@ and tuned allocator) and compiled, the convolution-only floor, and with
 """
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -155,7 +156,50 @@ def execute(command, environment, timeout):
                          usage.ru_maxrss * 1024)
 
 
-def run(program, batch, args):
+class LastingPrograms:
+    """Programs that stay in memory between rounds, so that each starts and
+    compiles once. They measure for each line of their input and print one line.
+    Closes them on exit."""
+
+    def __init__(self):
+        self._started = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        for process, stderr in self._started.values():
+            with contextlib.suppress(BrokenPipeError):  # it ended early
+                process.stdin.close()
+            process.wait()
+            process.stdout.close()
+            stderr.close()
+
+    def execute(self, command, environment, timeout):
+        """Measures once, like the function of this name."""
+        key = tuple(command)
+        if key not in self._started:
+            stderr = tempfile.TemporaryFile("w+")  # pylint: disable=consider-using-with
+            self._started[key] = subprocess.Popen(  # pylint: disable=consider-using-with
+                command, env=environment, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=stderr, text=True), stderr
+        process, stderr = self._started[key]
+        killer = threading.Timer(timeout, process.kill)
+        killer.start()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write("\n")
+            process.stdin.flush()
+        line = process.stdout.readline()
+        code = 0 if line.endswith("\n") else process.wait()
+        timed_out = not killer.is_alive()
+        killer.cancel()
+        if timed_out:
+            raise RunError(f"took longer than {timeout} s")
+        stderr.seek(0)
+        return Execution(code, line, stderr.read(), 0)
+
+
+def run(program, batch, args, execute=execute):
     """Runs a measurement. Returns {program, batch, command, images_per_second,
     ...}, or `error` in place of the numbers."""
     command = [str(word) for word in program.command(batch)]

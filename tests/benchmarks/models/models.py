@@ -6,8 +6,9 @@
 
 Runs fusor and PyTorch (eager in two layouts and compiled, all with jemalloc and
 huge pages) in turns, each in its own process: forward, backward and SGD with
-momentum on synthetic images. With --jax-python, also ResNet-50 in JAX. Writes OUT.json (every run), OUT.md (a table) and
-OUT.svg (a chart). A model and dtype that OUT.json already has is not measured
+momentum on synthetic images. PyTorch's processes stay between the rounds of a
+model, so that it compiles once. With --jax-python, also ResNet-50 in JAX.
+Writes OUT.json (every run), OUT.md (a table) and OUT.svg (a chart). A model and dtype that OUT.json already has is not measured
 again. README.md in this folder says how to read the results.
 """
 
@@ -56,7 +57,8 @@ def programs(args, model):
     table = [compare.Program(compare.FUSOR, lambda batch: fusor_command(
         args, model, "bench", "--warmup", args.warmup, "--iterations",
         args.iterations), compare.last_json)]
-    table += [compare.torch_program(name, args) for name in args.torch]
+    table += [compare.torch_program(name, args, ["--on-demand"])
+              for name in args.torch]
     if args.jax_python and model == JAX_MODEL:
         table.append(compare.Program(JAX, lambda batch: [
             args.jax_python, str(HERE.parent / "gpu" / "jax_peer.py"),
@@ -106,16 +108,19 @@ def measure(args, model):
     args.arch, args.image_size = model, pytorch_models.image_size(model)
     table = programs(args, model)
     runs = []
-    for pair in range(args.pairs):
-        shift = pair % len(table)
-        for program in table[shift:] + table[:shift]:
-            record = kept({"round": pair,
-                           **compare.run(program, args.batch, args)})
-            runs.append(record)
-            print(f"{model} {args.dtype} round {pair} {program.name}: "
-                  + (record.get("error")
-                     or f"{record['images_per_second']:.2f} images/s"),
-                  file=sys.stderr, flush=True)
+    with compare.LastingPrograms() as lasting:
+        for pair in range(args.pairs):
+            shift = pair % len(table)
+            for program in table[shift:] + table[:shift]:
+                execute = (lasting.execute if program.name in args.torch
+                           else compare.execute)
+                record = kept({"round": pair, **compare.run(
+                    program, args.batch, args, execute)})
+                runs.append(record)
+                print(f"{model} {args.dtype} round {pair} {program.name}: "
+                      + (record.get("error")
+                         or f"{record['images_per_second']:.2f} images/s"),
+                      file=sys.stderr, flush=True)
     return {"model": model, "dtype": args.dtype, "runs": runs,
             "cold": kept(first_step(args, model)), "roofline": roofline(args, model)}
 

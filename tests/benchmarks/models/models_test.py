@@ -25,11 +25,17 @@ class ModelsTest(unittest.TestCase):
         (self.folder / "resnet18.pt2").touch()  # not exported again
 
     def fake(self, name, text, code=0):
+        """A program that prints `text`, for each line of its input if asked to,
+        unless it ends with an error."""
         path = self.folder / name
+        answer = f"echo '{text}';" if code == 0 else (
+            f"echo '{text}' >&2; exit {code};")
         path.write_text(f"""#!/bin/sh
             echo "$*" >> {self.folder}/{name}.log
-            echo '{text}'
-            exit {code}""")
+            case "$*" in
+            *--on-demand*) while read line; do {answer} done ;;
+            *) {answer} ;;
+            esac""")
         path.chmod(0o755)
         return path
 
@@ -58,6 +64,9 @@ class ModelsTest(unittest.TestCase):
         self.assertEqual([words.split()[0] for words in log],
                          ["bench", "bench", "bench", "plan"])
         self.assertTrue(log[2].endswith("--kernel-cache off"))
+        # PyTorch's process stays.
+        self.assertEqual(
+            (self.folder / "torch.log").read_text().count("--on-demand"), 1)
 
     def test_a_stored_model_is_not_measured_again(self):
         for _ in range(2):
