@@ -40,26 +40,26 @@ struct Bench {
   Event& end;
 };
 
-// A library call that can be launched on any of several buffer sets.
+// A library call or a kernel that can be launched on any of several buffer
+// sets.
 class Work {
  public:
-  Work(LibraryCall call, const codegen::TargetCompiler& compiler,
-       Device& device) {
-    compiler.PrepareCall(call);
-    executable_ = device.LoadCall(call);
-    implementation_ = call.implementation;
-    for (const ir::TensorType& type : call.operands) Place(type.num_bytes());
-    // A call that adds to its result in memory has an operand there.
-    const std::optional<size_t> sum =
-        call.body == nullptr ? std::nullopt : ir::AccumulatedInput(*call.body);
-    for (size_t i = 0; i < call.results.size(); ++i) {
-      if (i == 0 && sum.has_value()) {
-        offsets_.push_back(offsets_[*sum]);
-      } else {
-        Place(call.results[i].num_bytes());
-      }
+  Work(const codegen::SearchCandidate& candidate,
+       const codegen::TargetCompiler& compiler, Device& device) {
+    if (!candidate.kernel.has_value()) {
+      Load(candidate.call, compiler, device);
+      return;
     }
-    if (call.workspace_bytes > 0) Place(call.workspace_bytes);
+    const codegen::Kernel& kernel = *candidate.kernel;
+    executable_ = device.LoadKernel(
+        {.kernel = kernel, .binary = compiler.CompileKernel(kernel)});
+    for (const codegen::KernelBuffer& buffer : kernel.buffers) {
+      Place(buffer.num_bytes());
+    }
+  }
+  Work(const LibraryCall& call, const codegen::TargetCompiler& compiler,
+       Device& device) {
+    Load(call, compiler, device);
   }
 
   // Returns the size of one buffer set.
@@ -103,6 +103,25 @@ class Work {
   }
 
  private:
+  void Load(LibraryCall call, const codegen::TargetCompiler& compiler,
+            Device& device) {
+    compiler.PrepareCall(call);
+    executable_ = device.LoadCall(call);
+    implementation_ = call.implementation;
+    for (const ir::TensorType& type : call.operands) Place(type.num_bytes());
+    // A call that adds to its result in memory has an operand there.
+    const std::optional<size_t> sum =
+        call.body == nullptr ? std::nullopt : ir::AccumulatedInput(*call.body);
+    for (size_t i = 0; i < call.results.size(); ++i) {
+      if (i == 0 && sum.has_value()) {
+        offsets_.push_back(offsets_[*sum]);
+      } else {
+        Place(call.results[i].num_bytes());
+      }
+    }
+    if (call.workspace_bytes > 0) Place(call.workspace_bytes);
+  }
+
   void Place(int64_t bytes) {
     offsets_.push_back(bytes_);
     bytes_ += codegen::PadToAlignment(bytes);
@@ -209,7 +228,7 @@ class Tuner {
     std::vector<codegen::SearchCandidate> loaded;
     for (codegen::SearchCandidate& c : candidates_) {
       try {
-        work_.emplace_back(c.call, compiler_, device_);
+        work_.emplace_back(c, compiler_, device_);
       } catch (const Error& e) {
         if (e.code() != ErrorCode::kDevice) throw;
         LeaveOut(c, e.what());

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "codegen/lower/lower.h"
 #include "ir/target/conv_problem.h"
 #include "passes/library/conv_rewriter.h"
 #include "passes/patterns/conv_rewrites.h"
@@ -29,6 +30,21 @@ LibraryCall CallOf(const Node& node, const ir::LibraryCandidate& candidate) {
     call.results[i].layout = candidate.results[i];
   }
   return call;
+}
+
+// Returns the kernel of a generated candidate for a convolution.
+std::optional<Kernel> KernelOf(const LibraryCall& call,
+                               const ir::Target& target) {
+  if (call.attrs.String("algorithm") != ir::kGeneratedAlgorithm) return {};
+  ir::Graph body("body");
+  std::vector<ir::Value*> operands;
+  for (const ir::TensorType& type : call.operands) {
+    operands.push_back(body.AddInput(type, ir::InputRole::kData, "x"));
+  }
+  ir::Value* result = body.AddNode(call.op, operands, call.attrs)->output();
+  result->set_type(call.results[0]);
+  body.AddOutput(result, "y");
+  return LowerTensorCore(body, target, /*eager=*/false).kernel;
 }
 
 constexpr std::string_view kBlocksPass = "space_to_depth";
@@ -243,11 +259,13 @@ void SearchSpace::AddRewritten(std::vector<SearchCandidate>& all) const {
       const auto it = layers.find(key);
       if (it == layers.end() || !seen.insert(key).second) continue;
       for (const auto& candidate : compiler_.Candidates(*node)) {
+        const LibraryCall call = CallOf(*node, candidate);
         all.push_back({.problem = key.first,
                        .layers = it->second,
                        .dtype = key.second,
                        .name = candidate.name,
-                       .call = CallOf(*node, candidate)});
+                       .call = call,
+                       .kernel = KernelOf(call, compiler_.target())});
       }
     }
   }
@@ -272,12 +290,14 @@ void SearchSpace::AddCandidates(const Node& node, DType dtype, int layers,
     return;
   }
   for (const ir::LibraryCandidate& candidate : candidates) {
+    const LibraryCall call = CallOf(retyped, candidate);
     all.push_back(
         {.problem = ir::ConvolutionProblem(node),
          .layers = layers,
          .dtype = dtype,
          .name = candidate.name,
-         .call = CallOf(retyped, candidate),
+         .call = call,
+         .kernel = KernelOf(call, compiler_.target()),
          .copied_bytes = CopiedBytes(retyped, candidate, candidates.front())});
   }
 }

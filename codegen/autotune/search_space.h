@@ -49,6 +49,7 @@ struct SearchCandidate {
   ir::DType dtype = ir::DType::kF32;  // of its operands
   std::string name;                   // ir::LibraryCandidate::name
   LibraryCall call;                   // to measure
+  std::optional<Kernel> kernel{};     // generated: measured instead of the call
   // Bytes read and written to convert activations, if the candidate requires
   // another layout for them than the problem's first candidate.
   double copied_bytes = 0;

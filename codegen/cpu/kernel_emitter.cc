@@ -222,7 +222,10 @@ class PhaseEmitter {
       case StmtKind::kStoreTile:
         return EmitStoreTile(stmt);
       case StmtKind::kReduceBlock:
-        FUSOR_ASSERT(false, "kernel {}: a block axis on a CPU", kernel_.name);
+      case StmtKind::kDot:
+      case StmtKind::kStoreMatrix:
+      case StmtKind::kBarrier:
+        FUSOR_ASSERT(false, "kernel {}: a thread block on a CPU", kernel_.name);
     }
   }
 

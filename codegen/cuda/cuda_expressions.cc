@@ -238,4 +238,25 @@ std::string CudaScalar(ScalarOp op, std::span<const CudaExpression> operands,
                      as(2, result));
 }
 
+std::string_view CudaIndexType(const Kernel& kernel) {
+  int64_t reach = 0;
+  for (const Phase& phase : kernel.phases) {
+    reach = std::max(reach, NumTasks(kernel, phase));
+    VisitStatements(phase.body, [&](const Stmt& stmt) {
+      int64_t sum = std::abs(stmt.index.offset);
+      for (const Index::Term& term : stmt.index.terms) {
+        const Axis& axis = kernel.axes[term.axis];
+        const int64_t group = axis.vector ? kernel.lanes : 1;
+        const int64_t end = (axis.extent + group - 1) / group * group;
+        sum += std::abs(term.coefficient) * (end - 1);
+      }
+      for (const IndexedTerm& term : stmt.indexed) {
+        sum += term.stride * (term.extent - 1);
+      }
+      reach = std::max(reach, sum);
+    });
+  }
+  return reach < std::numeric_limits<int32_t>::max() ? "int" : "i64";
+}
+
 }  // namespace fusor::codegen

@@ -17,6 +17,9 @@ struct CudaExpression {
 
 // Returns bool, int, i64, float or double.
 std::string_view CudaType(Arith arith);
+// Returns the integer type that holds all indices of the kernel, including
+// those of masked lanes: int or i64.
+std::string_view CudaIndexType(const Kernel& kernel);
 // Returns the prelude's struct for the dtype: "F16", ...
 std::string_view CudaTag(ir::DType dtype);
 // Returns the prelude's struct for a reduction: "AddOp", ...
@@ -41,7 +44,8 @@ std::string CudaScalar(ir::ScalarOp op,
 // access, element functions and reductions. It includes no headers. Without
 // FUSOR_EMULATED it is for NVRTC or nvcc. With FUSOR_EMULATED it is for a C++
 // compiler, and an emulator must have declared CUDA's built-ins, conversions
-// between binary16 and f32, and these macros:
+// between binary16 and f32, the functions of asynchronous copies and tensor
+// cores, and these macros:
 //   FUSOR_ON_READ(pointer, bytes), FUSOR_ON_WRITE: before global memory
 //   accesses FUSOR_ON_SHARED(pointer, bytes): the block's shared memory
 //   FUSOR_ON_SHARED_READ(pointer, bytes), ..WRITE: before its accesses

@@ -461,15 +461,144 @@ FUSOR_DEVICE T ReduceBlock(T from, T* shared, int x, int y) {
   return result[0];
 }
 
+)cuda";
+
+constexpr std::string_view kMatrices = R"cuda(
+#ifndef FUSOR_EMULATED
+// Copies 16 bytes to shared memory. They are there for this thread after
+// WaitForCopies, for the others after a barrier behind it.
+FUSOR_DEVICE void CopyAsync(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+               :
+               : "r"((u32)__cvta_generic_to_shared(to)),
+                 "l"(__cvta_generic_to_global(from))
+               : "memory");
+}
+FUSOR_DEVICE void WaitForCopies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+#endif
+
+// Matrices of a block's threads. Its warps are a grid of WarpColumns columns over
+// the matrix; each has R x C tiles of 16 rows and 8 columns. Lane l of a warp has
+// four elements of a tile: columns l % 4 * 2 and the next, in rows l / 4 and
+// l / 4 + 8. Layouts of lanes: PTX ISA, "Matrix Fragments for mma.m16n8k16" and
+// "ldmatrix".
+#ifndef FUSOR_EMULATED
+// Loads four matrices of 8x8 elements. Lanes 8i to 8i+7 give the addresses of the
+// rows of matrix i. Lane l gets elements [l / 4, l % 4 * 2] and the next of each
+// matrix or, if Transposed, of the matrix's transpose.
+template <bool Transposed>
+FUSOR_DEVICE void LoadMatrices(u32 (&to)[4], const u16* row) {
+  const u32 address = (u32)__cvta_generic_to_shared(row);
+  if constexpr (Transposed) {
+    asm volatile(
+        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+        : "r"(address)
+        : "memory");
+  } else {
+    asm volatile(
+        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+        : "r"(address)
+        : "memory");
+  }
+}
+// Adds the product of 16x16 and 16x8 elements of 16 bits to a tile of sums.
+FUSOR_DEVICE void MultiplyTile(F16, float (&sums)[4], const u32 (&a)[4], u32 b0,
+                               u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+FUSOR_DEVICE void MultiplyTile(BF16, float (&sums)[4], const u32 (&a)[4], u32 b0,
+                               u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
+
+template <int R, int C>
+FUSOR_DEVICE void ZeroMatrix(float (&sums)[R][C][4]) {
+#pragma unroll
+  for (int i = 0; i < R * C * 4; ++i) sums[i / 4 / C][i / 4 % C][i % 4] = 0.0f;
+}
+
+// Adds the products of a[row, k] and b[column, k], k < Depth, in shared memory.
+// Rows of memory are Stride elements apart; with DepthMajor, they are those of one
+// k. Strides that are odd multiples of 8 use all banks.
+template <class D, int WarpColumns, int Depth, int AStride, bool ADepthMajor,
+          int BStride, bool BDepthMajor, int R, int C>
+FUSOR_DEVICE void Dot(float (&sums)[R][C][4], const u16* a, const u16* b) {
+  const int warp = threadIdx.x / 32;
+  const int row = warp / WarpColumns * (R * 16);
+  const int column = warp % WarpColumns * (C * 8);
+  // The row of a matrix of 8x8 elements that this lane addresses, and where that
+  // matrix is in one of 16x16.
+  const int at = threadIdx.x % 8;
+  const int minor = threadIdx.x / 8 % 2 * 8;
+  const int major = threadIdx.x / 16 % 2 * 8;
+#pragma unroll
+  for (int k = 0; k < Depth; k += 16) {
+    u32 as[R][4], bs[C / 2][4];
+#pragma unroll
+    for (int i = 0; i < R; ++i) {
+      const int first = row + i * 16 + minor, depth = k + major;
+      LoadMatrices<ADepthMajor>(
+          as[i], ADepthMajor ? a + (depth + at) * AStride + first
+                             : a + (first + at) * AStride + depth);
+    }
+#pragma unroll
+    for (int j = 0; j < C / 2; ++j) {
+      const int first = column + j * 16 + major, depth = k + minor;
+      LoadMatrices<BDepthMajor>(
+          bs[j], BDepthMajor ? b + (depth + at) * BStride + first
+                             : b + (first + at) * BStride + depth);
+    }
+#pragma unroll
+    for (int i = 0; i < R; ++i) {
+#pragma unroll
+      for (int j = 0; j < C; ++j) {
+        MultiplyTile(D(), sums[i][j], as[i], bs[j / 2][j % 2 * 2],
+                     bs[j / 2][j % 2 * 2 + 1]);
+      }
+    }
+  }
+}
+
+template <int WarpColumns, int Stride, int R, int C>
+FUSOR_DEVICE void StoreMatrix(float* to, const float (&sums)[R][C][4]) {
+  const int warp = threadIdx.x / 32;
+  const int row = warp / WarpColumns * (R * 16) + threadIdx.x % 32 / 4;
+  const int column = warp % WarpColumns * (C * 8) + threadIdx.x % 4 * 2;
+  float* own = to + row * Stride + column;
+#pragma unroll
+  for (int i = 0; i < R; ++i) {
+#pragma unroll
+    for (int j = 0; j < C; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint2 pair = {__float_as_uint(sums[i][j][2 * half]),
+                            __float_as_uint(sums[i][j][2 * half + 1])};
+        PutShared((uint2*)(own + (i * 16 + half * 8) * Stride + j * 8), pair);
+      }
+    }
+  }
+}
+
 #endif  // FUSOR_PRELUDE
 )cuda";
 
 }  // namespace
 
 std::string_view CudaPrelude() {
-  static const std::string text = std::string(kTypes) + std::string(kMemory) +
-                                  std::string(kElements) +
-                                  std::string(kReductions);
+  static const std::string text =
+      std::string(kTypes) + std::string(kMemory) + std::string(kElements) +
+      std::string(kReductions) + std::string(kMatrices);
   return text;
 }
 

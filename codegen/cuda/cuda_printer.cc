@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <set>
 
 #include "codegen/cuda/cuda_expressions.h"
 #include "codegen/cuda/prefetch.h"
+#include "codegen/cuda/thread_layout.h"
 #include "codegen/kernel/access_analysis.h"
 #include "codegen/kernel/kernel_builder.h"
 #include "ir/support/error.h"
@@ -23,47 +23,6 @@ using ir::DType;
 // Increment when the same kernel IR gives different text after the prelude.
 constexpr int kRevision = 5;
 
-constexpr int kWarp = 32;
-
-bool UsesVectorAxis(const Kernel& kernel, const Phase& phase) {
-  bool uses = std::any_of(phase.grid.begin(), phase.grid.end(),
-                          [&](int axis) { return kernel.axes[axis].vector; });
-  VisitStatements(phase.body, [&](const Stmt& stmt) {
-    uses |= stmt.kind == StmtKind::kLoop && kernel.axes[stmt.axis].vector;
-  });
-  return uses;
-}
-
-// Returns the number of threads along the lanes.
-int ThreadsAlong(const Kernel& kernel, const Phase& phase) {
-  return UsesVectorAxis(kernel, phase)
-             ? kernel.lanes / kernel.lanes_per_thread()
-             : 1;
-}
-
-// Returns the integer type that holds all indices of the kernel, including
-// those of masked lanes.
-std::string_view IndexType(const Kernel& kernel) {
-  int64_t reach = 0;
-  for (const Phase& phase : kernel.phases) {
-    reach = std::max(reach, NumTasks(kernel, phase));
-    VisitStatements(phase.body, [&](const Stmt& stmt) {
-      int64_t sum = std::abs(stmt.index.offset);
-      for (const Index::Term& term : stmt.index.terms) {
-        const Axis& axis = kernel.axes[term.axis];
-        const int64_t group = axis.vector ? kernel.lanes : 1;
-        const int64_t end = (axis.extent + group - 1) / group * group;
-        sum += std::abs(term.coefficient) * (end - 1);
-      }
-      for (const IndexedTerm& term : stmt.indexed) {
-        sum += term.stride * (term.extent - 1);
-      }
-      reach = std::max(reach, sum);
-    });
-  }
-  return reach < std::numeric_limits<int32_t>::max() ? "int" : "i64";
-}
-
 class PhasePrinter {
  public:
   PhasePrinter(const Kernel& kernel, const Phase& phase,
@@ -74,7 +33,17 @@ class PhasePrinter {
         width_(kernel.lanes_per_thread()),
         x_(ThreadsAlong(kernel, phase)),
         y_(static_cast<int>(NumRows(kernel, phase))),
-        block_axis_(BlockAxis(kernel, phase)) {}
+        block_axis_(BlockAxis(kernel, phase)),
+        memory_(SharedMemoryOf(kernel)) {
+    const auto use = [&](int buffer) {
+      if (kernel.buffers[buffer].local) local_.insert(buffer);
+    };
+    VisitStatements(phase.body, [&](const Stmt& stmt) {
+      if (stmt.buffer >= 0) use(stmt.buffer);
+      if (stmt.kind != StmtKind::kDot) return;
+      for (const Dot::Factor& factor : stmt.dot.factors) use(factor.buffer);
+    });
+  }
 
   std::string Print(const std::string& entry) {
     Line("extern \"C\" __global__ void __launch_bounds__({}) {}({}) {{",
@@ -104,9 +73,9 @@ class PhasePrinter {
     std::string out;
     for (size_t i = 0; i < kernel_.buffers.size(); ++i) {
       const KernelBuffer& buffer = kernel_.buffers[i];
-      out +=
-          fmt::format("{}{}{}::Memory* b{}", i == 0 ? "" : ", ",
-                      buffer.written ? "" : "const ", CudaTag(buffer.dtype), i);
+      out += fmt::format("{}{}{}::Memory*{}", i == 0 ? "" : ", ",
+                         buffer.written ? "" : "const ", CudaTag(buffer.dtype),
+                         buffer.local ? "" : fmt::format(" b{}", i));
     }
     return out;
   }
@@ -128,9 +97,16 @@ class PhasePrinter {
       bytes =
           std::max<int64_t>(bytes, int64_t{x_} * y_ * width_ * (wide ? 8 : 4));
     });
+    reduced_ = local_.empty() ? 0 : memory_.bytes;
+    bytes += reduced_;
     if (bytes == 0) return;
     Line("__shared__ __align__(16) unsigned char shared[{}];", bytes);
     Line("FUSOR_ON_SHARED(shared, {});", bytes);
+    for (const int b : local_) {
+      const std::string_view tag = CudaTag(kernel_.buffers[b].dtype);
+      Line("{}::Memory* const b{} = ({}::Memory*)(shared + {});", tag, b, tag,
+           memory_.offsets[b]);
+    }
     if (!lanes) return;
     // Mask of the threads in this thread's warp.
     const int full = x_ * y_ / kWarp * kWarp;
@@ -151,11 +127,20 @@ class PhasePrinter {
       read.insert(stmt.src.begin(), stmt.src.end());
       for (const IndexedTerm& term : stmt.indexed) read.insert(term.reg);
     });
+    VisitStatements(phase_.body, [&](const Stmt& stmt) {
+      const bool copies =
+          stmt.kind == StmtKind::kStore && kernel_.buffers[stmt.buffer].local;
+      if (copies) read.erase(stmt.src[0]);  // perhaps without the register
+    });
     for (int reg : set) {
       const Register& info = kernel_.registers[reg];
       const std::string_view type = CudaType(ArithOf(info.dtype));
       const char* unused = read.contains(reg) ? "" : "[[maybe_unused]] ";
-      if (info.vector) {
+      if (info.rows > 0) {
+        const WarpGrid warps = Warps(reg);
+        Line("float r{}[{}][{}][4];", reg, info.rows / warps.rows / 16,
+             info.columns / warps.columns / 8);
+      } else if (info.vector) {
         Line("{}{} r{}[{}];", unused, type, reg, width_);
       } else {
         Line("{}{} r{};", unused, type, reg);
@@ -203,7 +188,15 @@ class PhasePrinter {
   // --- Statements ------------------------------------------------------------
 
   void Body(const std::vector<Stmt>& body) {
-    for (const Stmt& stmt : body) Print(stmt);
+    for (size_t i = 0; i < body.size(); ++i) {
+      if (i + 1 < body.size() && !masked_ &&
+          IsAsyncCopy(kernel_, phase_, body[i], body[i + 1], vector_axis_)) {
+        PrintAsyncCopy(body[i], body[i + 1]);
+        ++i;
+      } else {
+        Print(body[i]);
+      }
+    }
     CloseLanes();
   }
 
@@ -229,7 +222,19 @@ class PhasePrinter {
         FUSOR_ASSERT(false, "kernel {}: a contraction on a GPU", kernel_.name);
       case StmtKind::kConstant:
         return Set(stmt, CudaConstant(Info(stmt.dst).dtype, stmt.constant));
+      case StmtKind::kDot:
+        return PrintDot(stmt);
+      case StmtKind::kStoreMatrix:
+        CloseLanes();
+        return Line("StoreMatrix<{}, {}>({}, r{});", Warps(stmt.src[0]).columns,
+                    stmt.dot.factors[0].stride, Place(stmt), stmt.src[0]);
+      case StmtKind::kBarrier:
+        CloseLanes();
+        all_read_ = true;
+        if (copies_) Line("WaitForCopies();");
+        return Line("__syncthreads();");
       case StmtKind::kInit:
+        if (Info(stmt.dst).rows > 0) return Line("ZeroMatrix(r{});", stmt.dst);
         return Set(stmt, CudaConstant(Info(stmt.dst).dtype,
                                       ir::ReductionIdentity(stmt.op)));
       case StmtKind::kIndexValue:
@@ -248,6 +253,22 @@ class PhasePrinter {
       case StmtKind::kAccumulate:
         return PrintAccumulate(stmt);
     }
+  }
+
+  WarpGrid Warps(int reg) const { return WarpsOf(kernel_, Info(reg), x_ * y_); }
+
+  void PrintDot(const Stmt& stmt) {
+    CloseLanes();
+    std::string arguments;
+    std::string layouts;
+    for (const Dot::Factor& factor : stmt.dot.factors) {
+      arguments += fmt::format(", b{} + {}", factor.buffer, factor.offset);
+      layouts += fmt::format(", {}, {}", factor.stride, factor.depth_major);
+    }
+    const DType dtype = kernel_.buffers[stmt.dot.factors[0].buffer].dtype;
+    Line("Dot<{}, {}, {}{}>(r{}{});", CudaTag(dtype), Warps(stmt.dst).columns,
+         stmt.dot.depth, layouts, stmt.dst, arguments);
+    all_read_ = false;
   }
 
   // Threads without active lanes skip loops, if the others do not wait for them
@@ -275,6 +296,7 @@ class PhasePrinter {
     VisitStatements(loop.body, [&](const Stmt& stmt) {
       found |= stmt.kind == StmtKind::kReduceLanes ||
                stmt.kind == StmtKind::kReduceBlock ||
+               stmt.kind == StmtKind::kBarrier ||
                (stmt.kind == StmtKind::kStore && !Storing(stmt).empty());
     });
     return found;
@@ -451,7 +473,9 @@ class PhasePrinter {
     const Register& from = Info(stmt.src[0]);
     const std::string type(CudaType(ArithOf(from.dtype)));
     const std::string_view op = CudaReduction(stmt.op);
-    const std::string shared = fmt::format("({}*)shared", type);
+    const std::string shared =
+        reduced_ == 0 ? fmt::format("({}*)shared", type)
+                      : fmt::format("({}*)(shared + {})", type, reduced_);
     if (stmt.kind == StmtKind::kReduceLanes) {
       const CudaExpression sum{
           fmt::format("ReduceLanes<{}, {}>(r{}, {}, x, y, warp)", op, x_,
@@ -494,19 +518,6 @@ class PhasePrinter {
     const int64_t stride = LaneStride(stmt.index);
     if (stride == 0 || !Info(stmt.dst).vector) return text;
     return fmt::format("{} + l * {}", text, stride);
-  }
-
-  // Returns the alignment, in elements, of the addresses of a thread's lanes.
-  int64_t Aligned(const Stmt& stmt) const {
-    int64_t all = std::gcd(int64_t{width_}, std::abs(stmt.index.offset));
-    for (const Index::Term& term : stmt.index.terms) {
-      if (term.axis == vector_axis_) continue;  // a multiple of width
-      all = std::gcd(all, std::abs(term.coefficient));
-    }
-    for (const IndexedTerm& term : stmt.indexed) {
-      all = std::gcd(all, term.stride);
-    }
-    return all;
   }
 
   std::string Place(const Stmt& stmt) const {
@@ -552,7 +563,8 @@ class PhasePrinter {
                           to, BytePlace(stmt)),
               fmt::format("Zero({});", to));
     } else if (stride == 1) {
-      Guarded(fmt::format("Load<{}, {}{}>({}, {});", tag, Aligned(stmt),
+      Guarded(fmt::format("Load<{}, {}{}>({}, {});", tag,
+                          AlignedElements(kernel_, stmt, vector_axis_),
                           stmt.streamed ? ", true" : "", to, Place(stmt)),
               partly_ ? fmt::format("LoadSome<{}>({}, {}, ({})1, active{});",
                                     tag, to, Place(stmt), int_, vector_axis_)
@@ -568,6 +580,17 @@ class PhasePrinter {
     } else {
       Line("{} = {}::From(Get({}));", to, tag, Place(stmt));
     }
+  }
+
+  void PrintAsyncCopy(const Stmt& load, const Stmt& store) {
+    CloseLanes();
+    const auto word = static_cast<int>(
+        kCopiedBytes / DTypeSize(kernel_.buffers[load.buffer].dtype));
+    for (int at = 0; at < width_; at += word) {
+      Line("CopyAsync({} + {}, {} + {});", Place(store), at, Place(load), at);
+    }
+    copies_ = true;
+    all_read_ = false;
   }
 
   // Returns the condition under which all indices in registers are inside.
@@ -703,7 +726,8 @@ class PhasePrinter {
                           BytePlace(stmt), from),
               "");
     } else if (stride == 1) {
-      Guarded(fmt::format("Store<{}, {}>({}, {});", tag, Aligned(stmt),
+      Guarded(fmt::format("Store<{}, {}>({}, {});", tag,
+                          AlignedElements(kernel_, stmt, vector_axis_),
                           Place(stmt), from),
               partly_ ? fmt::format("StoreSome<{}>({}, {}, ({})1, active{});",
                                     tag, Place(stmt), from, int_, vector_axis_)
@@ -724,6 +748,10 @@ class PhasePrinter {
   const int width_;
   const int x_, y_;  // threads
   const int block_axis_;
+  const SharedMemory memory_;  // of local buffers
+  std::set<int> local_;        // local buffers of the phase
+  int64_t reduced_ = 0;        // offset in shared memory of reductions
+  bool copies_ = false;        // there was an asynchronous copy
   std::string out_;
   int depth_ = 0;
   int vector_axis_ = -1;
@@ -758,7 +786,7 @@ std::string CudaTextRevision() {
 std::string PrintCuda(const Kernel& kernel) {
   std::string out = fmt::format("// {}\n", KernelStamp(kernel));
   out += CudaPrelude();
-  const std::string_view index_type = IndexType(kernel);
+  const std::string_view index_type = CudaIndexType(kernel);
   const std::vector<CudaLaunch> launches = CudaLaunches(kernel);
   for (size_t p = 0; p < kernel.phases.size(); ++p) {
     out += "\n" + PhasePrinter(kernel, kernel.phases[p], index_type)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/cuda/thread_layout.h"
 #include "codegen/kernel/access_analysis.h"
 #include "codegen/kernel/kernel_builder.h"
 
@@ -62,6 +63,33 @@ Prefetch PrefetchOf(const Kernel& kernel, const Stmt& loop, int vector_axis) {
                      scattered != nullptr ? kUnrollScatter : kUnroll));
   if (prefetch.iterations == 1) return {};
   return prefetch;
+}
+
+bool IsAsyncCopy(const Kernel& kernel, const Phase& phase, const Stmt& load,
+                 const Stmt& store, int vector_axis) {
+  if (vector_axis < 0 || load.kind != StmtKind::kLoad ||
+      store.kind != StmtKind::kStore || store.src[0] != load.dst) {
+    return false;
+  }
+  const KernelBuffer& from = kernel.buffers[load.buffer];
+  const KernelBuffer& to = kernel.buffers[store.buffer];
+  const Register& reg = kernel.registers[load.dst];
+  const int64_t word = kCopiedBytes / ir::DTypeSize(from.dtype);
+  for (const Stmt* access : {&load, &store}) {
+    if (CoefficientOf(access->index, vector_axis) != 1 ||
+        AlignedElements(kernel, *access, vector_axis) % word != 0) {
+      return false;
+    }
+  }
+  // Otherwise one row of threads stores.
+  const int block = BlockAxis(kernel, phase);
+  int64_t reads = 0;
+  VisitStatements(phase.body, [&](const Stmt& stmt) {
+    reads += std::count(stmt.src.begin(), stmt.src.end(), load.dst);
+  });
+  return to.local && !from.written && from.dtype == to.dtype &&
+         reg.dtype == from.dtype && reg.vector && reads == 1 &&
+         (block < 0 || Names(store.index, block));
 }
 
 }  // namespace fusor::codegen

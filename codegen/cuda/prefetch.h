@@ -34,4 +34,14 @@ struct Prefetch {
 // lanes, -1 if there is none.
 Prefetch PrefetchOf(const Kernel& kernel, const Stmt& loop, int vector_axis);
 
+// Bytes of an asynchronous copy to shared memory.
+inline constexpr int64_t kCopiedBytes = 16;
+
+// Returns whether two statements of a phase copy a thread's lanes from global
+// to shared memory, in whole words of kCopiedBytes and through a register that
+// nothing else reads. No thread reads them before a barrier. REQUIRES: all
+// lanes are active.
+bool IsAsyncCopy(const Kernel& kernel, const Phase& phase, const Stmt& load,
+                 const Stmt& store, int vector_axis);
+
 }  // namespace fusor::codegen

@@ -60,6 +60,12 @@ void Renumber(std::vector<Stmt>& body, const Renumbering& to) {
       stmt.buffer = buffer;
       stmt.index.offset += offset;
     }
+    for (Dot::Factor& factor : stmt.dot.factors) {
+      if (factor.buffer < 0) continue;
+      const auto [buffer, offset] = to.buffers[factor.buffer];
+      factor.buffer = buffer;
+      factor.offset += offset;
+    }
     Renumber(stmt.body, to);
   }
 }
@@ -332,6 +338,25 @@ KernelBuilder::Scope KernelBuilder::BeginContract(int axis, int acc, int a,
                .dst = acc,
                .src = {a, b, -1},
                .axis = axis});
+}
+
+int KernelBuilder::Matrix(int64_t rows, int64_t columns) {
+  const int reg = Accumulator(ScalarOp::kAdd, DType::kF32, false);
+  kernel_.registers[reg].rows = rows;
+  kernel_.registers[reg].columns = columns;
+  return reg;
+}
+
+void KernelBuilder::AddDot(int matrix, Dot dot) {
+  levels_.back().statements.push_back(
+      {.kind = StmtKind::kDot, .dst = matrix, .dot = std::move(dot)});
+}
+
+void KernelBuilder::StoreMatrix(int buffer, int64_t stride, int matrix) {
+  Append({.kind = StmtKind::kStoreMatrix,
+          .src = {matrix, -1, -1},
+          .buffer = buffer,
+          .dot = {.factors = {Dot::Factor{.stride = stride}}}});
 }
 
 int KernelBuilder::Accumulator(ScalarOp op, DType dtype, bool vector) {

@@ -148,6 +148,17 @@ class KernelBuilder {
   // Opens acc = acc + a * b along the axis; the scope must assign a and b.
   [[nodiscard]] Scope BeginContract(int axis, int acc, int a, int b);
 
+  // Makes two local buffers share memory: KernelBuffer::shares.
+  void ShareMemory(int buffer, int with) {
+    kernel_.buffers[buffer].shares = with;
+  }
+  // Returns a matrix register of zeros, available until the innermost open loop
+  // ends.
+  int Matrix(int64_t rows, int64_t columns);
+  void AddDot(int matrix, Dot dot);
+  void StoreMatrix(int buffer, int64_t stride, int matrix);
+  void Barrier() { Append({.kind = StmtKind::kBarrier}); }
+
   // Starts a reduction; Accumulate adds to it. ReduceLanes and ReduceBlock
   // return a new register that another reduction of the same op may take.
   int Accumulator(ir::ScalarOp op, ir::DType dtype, bool vector = true);

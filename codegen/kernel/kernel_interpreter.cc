@@ -103,8 +103,11 @@ class Run {
       block_axis_ = BlockAxis(kernel_, phase);
       rows_ = NumRows(kernel_, phase);
       for (size_t r = 0; r < registers_.size(); ++r) {
-        registers_[r].assign(
-            TileSize(kernel_, kernel_.registers[r]) * rows_ * kernel_.lanes, 0);
+        const Register& reg = kernel_.registers[r];
+        const int64_t values =
+            reg.rows > 0 ? reg.rows * reg.columns
+                         : TileSize(kernel_, reg) * rows_ * kernel_.lanes;
+        registers_[r].assign(values, 0);
       }
       Grid(phase, 0);
     }
@@ -212,6 +215,7 @@ class Run {
         AddProducts(stmt, 0);
       });
     }
+    if (IsOfMatrix(stmt)) return ExecuteMatrix(stmt);
     const bool one =
         (stmt.kind == StmtKind::kStore || stmt.kind == StmtKind::kScatterAdd) &&
         !NamesBlockAxis(stmt);
@@ -219,6 +223,52 @@ class Run {
       if (block_axis_ >= 0) axis_[block_axis_] = row_;
       ExecuteRow(stmt);
     }
+  }
+
+  // Whether the block executes the statement as a whole.
+  bool IsOfMatrix(const Stmt& stmt) const {
+    return stmt.kind == StmtKind::kDot || stmt.kind == StmtKind::kStoreMatrix ||
+           stmt.kind == StmtKind::kBarrier ||
+           (stmt.kind == StmtKind::kInit &&
+            kernel_.registers[stmt.dst].rows > 0);
+  }
+
+  void ExecuteMatrix(const Stmt& stmt) {
+    if (stmt.kind == StmtKind::kBarrier) return;  // statements run in order
+    if (stmt.kind == StmtKind::kInit) {
+      std::fill(registers_[stmt.dst].begin(), registers_[stmt.dst].end(), 0);
+      return;
+    }
+    const bool stores = stmt.kind == StmtKind::kStoreMatrix;
+    const int reg = stores ? stmt.src[0] : stmt.dst;
+    const Register& matrix = kernel_.registers[reg];
+    for (int64_t row = 0; row < matrix.rows; ++row) {
+      for (int64_t column = 0; column < matrix.columns; ++column) {
+        double& value = registers_[reg][row * matrix.columns + column];
+        if (stores) {
+          StoreAt(stmt.buffer,
+                  At(stmt.index, 0) + row * stmt.dot.factors[0].stride + column,
+                  value);
+        } else {
+          value = Rounded(DType::kF32, value + DotAt(stmt.dot, row, column));
+        }
+      }
+    }
+  }
+
+  double DotAt(const Dot& dot, int64_t row, int64_t column) const {
+    const auto element = [&](size_t f, int64_t i, int64_t k) {
+      const Dot::Factor& factor = dot.factors[f];
+      return Element(
+          factor.buffer,
+          factor.offset + (factor.depth_major ? k * factor.stride + i
+                                              : i * factor.stride + k));
+    };
+    double sum = 0;
+    for (int64_t k = 0; k < dot.depth; ++k) {
+      sum += element(0, row, k) * element(1, column, k);
+    }
+    return sum;
   }
 
   bool NamesBlockAxis(const Stmt& stmt) const {
@@ -330,17 +380,19 @@ class Run {
         vector_axis_ >= 0 &&
         std::any_of(stmt.index.terms.begin(), stmt.index.terms.end(),
                     [&](const auto& t) { return t.axis == vector_axis_; });
-    const KernelBuffer& b = kernel_.buffers[stmt.buffer];
     for (int lane = 0; lane < (vector ? active_ : 1); ++lane) {
-      const int64_t i = At(stmt.index, lane);
-      FUSOR_ASSERT(i >= 0 && i < b.elements, "{}: {}[{}] of {}", kernel_.name,
-                   b.name, i, b.elements);
-      const double value = Get(stmt.src[0], lane);
-      if (b.packed) {
-        StoreBit(buffers_[stmt.buffer], i, value);
-      } else {
-        StoreElement(buffers_[stmt.buffer], b.dtype, i, value);
-      }
+      StoreAt(stmt.buffer, At(stmt.index, lane), Get(stmt.src[0], lane));
+    }
+  }
+
+  void StoreAt(int buffer, int64_t i, double value) {
+    const KernelBuffer& b = kernel_.buffers[buffer];
+    FUSOR_ASSERT(i >= 0 && i < b.elements, "{}: {}[{}] of {}", kernel_.name,
+                 b.name, i, b.elements);
+    if (b.packed) {
+      StoreBit(buffers_[buffer], i, value);
+    } else {
+      StoreElement(buffers_[buffer], b.dtype, i, value);
     }
   }
 

@@ -44,6 +44,12 @@ std::string_view KindName(StmtKind kind) {
       return "reduce_block";
     case StmtKind::kContract:
       return "contract";
+    case StmtKind::kDot:
+      return "dot";
+    case StmtKind::kStoreMatrix:
+      return "store_matrix";
+    case StmtKind::kBarrier:
+      return "barrier";
   }
   FUSOR_ASSERT(false, "statement kind {}", static_cast<int>(kind));
 }
@@ -89,6 +95,15 @@ std::string PrintIndexed(const Stmt& stmt) {
   return out + "]";
 }
 
+std::string PrintDot(const Dot& dot) {
+  std::string out = "dot";
+  for (const Dot::Factor& factor : dot.factors) {
+    out += fmt::format(" b{}[{}] stride {}{},", factor.buffer, factor.offset,
+                       factor.stride, factor.depth_major ? " depth-major" : "");
+  }
+  return out + fmt::format(" depth {}", dot.depth);
+}
+
 // Returns the text after "dst = "; for loops and stores, the whole line.
 std::string PrintRight(const Stmt& stmt) {
   switch (stmt.kind) {
@@ -131,6 +146,14 @@ std::string PrintRight(const Stmt& stmt) {
     case StmtKind::kContract:
       return fmt::format("contract a{}: r{} * r{}", stmt.axis, stmt.src[0],
                          stmt.src[1]);
+    case StmtKind::kDot:
+      return PrintDot(stmt.dot);
+    case StmtKind::kStoreMatrix:
+      return fmt::format("store_matrix b{}[{}] stride {}, r{}", stmt.buffer,
+                         PrintIndex(stmt.index), stmt.dot.factors[0].stride,
+                         stmt.src[0]);
+    case StmtKind::kBarrier:
+      return "barrier";
   }
   FUSOR_ASSERT(false, "statement kind {}", static_cast<int>(stmt.kind));
 }
@@ -160,10 +183,12 @@ std::string PrintHeader(const Kernel& kernel, bool identity) {
   for (size_t i = 0; i < kernel.buffers.size(); ++i) {
     const KernelBuffer& buffer = kernel.buffers[i];
     out += fmt::format(
-        "  b{} {}[{}]{}{}{}{}{}\n", i, ir::DTypeName(buffer.dtype),
+        "  b{} {}[{}]{}{}{}{}{}{}\n", i, ir::DTypeName(buffer.dtype),
         buffer.elements, buffer.packed ? " packed" : "",
         buffer.written ? " written" : "", buffer.scratch ? " scratch" : "",
-        buffer.local ? " local" : "", identity ? "" : " " + buffer.name);
+        buffer.local ? " local" : "",
+        buffer.shares < 0 ? "" : fmt::format(" shares b{}", buffer.shares),
+        identity ? "" : " " + buffer.name);
   }
   for (size_t i = 0; i < kernel.axes.size(); ++i) {
     const Axis& axis = kernel.axes[i];
@@ -173,8 +198,11 @@ std::string PrintHeader(const Kernel& kernel, bool identity) {
   }
   for (size_t i = 0; i < kernel.registers.size(); ++i) {
     const Register& reg = kernel.registers[i];
-    out += fmt::format("  r{} {}{}{}\n", i, ir::DTypeName(reg.dtype),
-                       reg.vector ? " vector" : "", PrintTileAxes(reg));
+    out += fmt::format(
+        "  r{} {}{}{}{}\n", i, ir::DTypeName(reg.dtype),
+        reg.vector ? " vector" : "", PrintTileAxes(reg),
+        reg.rows == 0 ? ""
+                      : fmt::format(" matrix {}x{}", reg.rows, reg.columns));
   }
   return out;
 }
@@ -228,6 +256,8 @@ bool HasIndependentIterations(const Stmt& loop) {
       case StmtKind::kStoreTile:
       case StmtKind::kScatterAdd:
       case StmtKind::kContract:
+      case StmtKind::kDot:
+      case StmtKind::kStoreMatrix:
         independent = false;
         break;
       case StmtKind::kStore:
@@ -269,6 +299,23 @@ int64_t NumTasks(const Kernel& kernel, const Phase& phase) {
   return tasks;
 }
 
+SharedMemory SharedMemoryOf(const Kernel& kernel) {
+  const auto num_buffers = static_cast<int>(kernel.buffers.size());
+  SharedMemory memory;
+  memory.offsets.assign(kernel.buffers.size(), -1);
+  for (int b = 0; b < num_buffers; ++b) {
+    if (!kernel.buffers[b].local || kernel.buffers[b].shares >= 0) continue;
+    int64_t bytes = 0;
+    for (int c = 0; c < num_buffers; ++c) {
+      if (c != b && kernel.buffers[c].shares != b) continue;
+      memory.offsets[c] = memory.bytes;
+      bytes = std::max(bytes, kernel.buffers[c].num_bytes());
+    }
+    memory.bytes += PadToAlignment(bytes);
+  }
+  return memory;
+}
+
 std::string Print(const Kernel& kernel, bool identity) {
   std::string out = PrintHeader(kernel, identity);
   for (const Phase& phase : kernel.phases) {
@@ -281,9 +328,7 @@ std::string Print(const Kernel& kernel, bool identity) {
 }
 
 std::string Print(const Stmt& stmt) {
-  const bool defines =
-      stmt.kind != StmtKind::kLoop && stmt.kind != StmtKind::kStore &&
-      stmt.kind != StmtKind::kScatterAdd && stmt.kind != StmtKind::kStoreTile;
+  const bool defines = stmt.dst >= 0 && stmt.kind != StmtKind::kLoop;
   return fmt::format("{}{}{}", defines ? fmt::format("r{} = ", stmt.dst) : "",
                      PrintRight(stmt), stmt.round ? " round" : "");
 }

@@ -37,6 +37,13 @@
 // own registers. A store whose index does not use the block axis is executed by
 // row 0 alone, after a barrier of all rows. Only kReduceBlock reads registers
 // of other rows. On a CPU width equals lanes and there are no block axes.
+//
+// Matrix registers, only on a GPU. A register with `rows` holds a matrix of f32
+// sums that the threads of a block share; code generators choose which thread
+// has which elements. Only kInit, kDot and kStoreMatrix access it. All threads
+// of a block execute these statements together, so no vector axis is open.
+// Local buffers are in shared memory there: a kBarrier must separate the
+// accesses of different threads to the same element, unless both read.
 
 #include <array>
 #include <cstdint>
@@ -55,6 +62,7 @@ class KernelProto;
 inline constexpr int64_t kBufferAlignment = 64;  // bytes, for every buffer
 inline constexpr int64_t kMaxLocalBytes = int64_t{1}
                                           << 18;  // KernelBuffer::local
+inline constexpr int64_t kMaxSharedBytes = int64_t{48} << 10;  // of a block
 
 constexpr int64_t PadToAlignment(int64_t bytes) {
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
@@ -91,6 +99,8 @@ struct Register {
   std::vector<int> tile{};  // tile axes, slowest first: neither vector nor
                             // block axes
   std::string value{};      // for dumps: the value that it holds, if any
+  int64_t rows = 0;         // of a matrix register, otherwise 0
+  int64_t columns = 0;
 };
 
 // A pointer argument of the kernel, in launch order.
@@ -103,9 +113,12 @@ struct KernelBuffer {
   // Bitmask of bools: element i is bit i % 8 of byte i / 8. Accessed only by
   // whole, aligned groups of lanes; see bitmask.h.
   bool packed = false;
-  // Scratch of which each task has a copy, undefined when it starts. A CPU
-  // keeps it on the stack and does not access the argument.
+  // Scratch of which each task has a copy, undefined when it starts: on a CPU's
+  // stack, in a GPU's shared memory. The argument is not accessed.
   bool local = false;
+  // A local buffer that has the same memory, or -1. To write one makes the
+  // elements of the other undefined.
+  int shares = -1;
 
   int64_t num_bytes() const;
 };
@@ -131,10 +144,31 @@ enum class StmtKind : uint8_t {
   kReduceBlock,  // dst, in all rows, = op over the rows of src[0], per lane, as
                  // a fixed tree: row i with row i + h, where h is half the next
                  // power of two, then h / 2, ...
-  kContract      // for each index of axis: runs body, then, at each index of
+  kContract,     // for each index of axis: runs body, then, at each index of
                  // dst's tile axes, dst = dst + src[0] * src[1], with or
                  // without FMA contraction. A block of a matrix product, whose
                  // factors the body loads and computes
+  kDot,          // matrix dst += product of two local buffers: see Dot
+  kStoreMatrix,  // local buffer[index + row * stride + column] = matrix src[0],
+                 // for all of its rows and columns; the stride is
+                 // dot.factors[0].stride
+  kBarrier       // waits until all threads of the block have arrived
+};
+
+// Elements of two local buffers of one dtype, f16 or bf16, whose products kDot
+// adds: dst[i, j] += sum over k < depth of factor0[i, k] * factor1[j, k]. The
+// order of the sum is the code generator's choice.
+struct Dot {
+  struct Factor {
+    int buffer = -1;
+    int64_t offset = 0;
+    int64_t stride = 0;
+    // Element [i, k] is buffer[offset + i * stride + k], or if this is set,
+    // buffer[offset + k * stride + i].
+    bool depth_major = false;
+  };
+  std::array<Factor, 2> factors{};
+  int64_t depth = 0;
 };
 
 // Stores the concatenated lanes of vector registers in another order: lane
@@ -174,6 +208,7 @@ struct Stmt {
   bool descending = false;
   std::vector<Stmt> body{};
   TileStore tile{};                    // kStoreTile
+  Dot dot{};                           // kDot, kStoreMatrix
   std::vector<IndexedTerm> indexed{};  // kGather, kScatterAdd: at least one
 };
 
@@ -224,6 +259,13 @@ int64_t TileSize(const Kernel& kernel, const Register& reg);
 // Returns the number of tasks of the phase. A vector axis counts groups of
 // lanes, a block axis counts once.
 int64_t NumTasks(const Kernel& kernel, const Phase& phase);
+
+// Where a GPU's thread block has its local buffers in shared memory.
+struct SharedMemory {
+  std::vector<int64_t> offsets;  // bytes, by buffer; -1: not local
+  int64_t bytes = 0;
+};
+SharedMemory SharedMemoryOf(const Kernel& kernel);
 
 // Returns readable, deterministic text. `identity` omits the names of the
 // kernel, its buffers and axes: then equal text means equal machine code.

@@ -47,6 +47,7 @@ class AccessCollector {
       } else if ((stmt.kind == StmtKind::kLoad ||
                   stmt.kind == StmtKind::kStore ||
                   stmt.kind == StmtKind::kStoreTile ||
+                  stmt.kind == StmtKind::kStoreMatrix ||
                   stmt.kind == StmtKind::kScatterAdd) &&
                  kernel_.buffers[stmt.buffer].written) {
         of_buffer_[stmt.buffer].push_back(
@@ -310,11 +311,30 @@ class AccessChecker {
     size_t end = phase;
     while (end < load && accesses_[end].stores() &&
            !share_loop(accesses_[end])) {
+      if (StoresAllOf(*accesses_[end].stmt, access)) return;
       ++end;
     }
     const int64_t missing = FirstUnstored(phase, end);
     FUSOR_ASSERT(missing < 0, "kernel {}: {}: the task has not stored {}[{}]",
                  kernel_.name, Text(access), buffer_.name, missing);
+  }
+
+  // Returns whether a kStoreMatrix stores all elements that the load reads.
+  bool StoresAllOf(const Stmt& store, const Access& load) const {
+    if (store.kind != StmtKind::kStoreMatrix || !store.index.terms.empty()) {
+      return false;
+    }
+    const Register& matrix = kernel_.registers[store.src[0]];
+    const int64_t stride = store.dot.factors[0].stride;
+    const int64_t first = load.elements.first - store.index.offset;
+    int64_t row = first / stride;
+    int64_t column = first % stride;
+    for (const ElementSet::Term& term : load.elements.terms) {
+      const bool rows = term.step % stride == 0;
+      (rows ? row : column) +=
+          (rows ? term.step / stride : term.step) * (term.extent - 1);
+    }
+    return first >= 0 && row < matrix.rows && column < matrix.columns;
   }
 
   // Returns an element that none of the stores among accesses first .. end-1

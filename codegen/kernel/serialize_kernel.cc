@@ -6,7 +6,7 @@
 namespace fusor::codegen {
 namespace {
 
-constexpr int kNumStmtKinds = static_cast<int>(StmtKind::kContract) + 1;
+constexpr int kNumStmtKinds = static_cast<int>(StmtKind::kBarrier) + 1;
 
 // Encode indices that may be -1.
 uint32_t PlusOne(int index) { return static_cast<uint32_t>(index + 1); }
@@ -53,6 +53,17 @@ void WriteStmt(const Stmt& stmt, proto::StmtProto& out) {
     t.set_stride(term.stride);
     t.set_extent(term.extent);
   }
+  if (stmt.kind != StmtKind::kDot && stmt.kind != StmtKind::kStoreMatrix) {
+    return;
+  }
+  for (const Dot::Factor& factor : stmt.dot.factors) {
+    proto::StmtProto::DotFactor& f = *out.add_dot_factors();
+    f.set_buffer(PlusOne(factor.buffer));
+    f.set_offset(factor.offset);
+    f.set_stride(factor.stride);
+    f.set_depth_major(factor.depth_major);
+  }
+  out.set_dot_depth(stmt.dot.depth);
 }
 
 Stmt ReadStmt(const proto::StmtProto& in) {
@@ -89,6 +100,16 @@ Stmt ReadStmt(const proto::StmtProto& in) {
     stmt.indexed.push_back(
         {MinusOne(term.reg()), term.stride(), term.extent()});
   }
+  const size_t factors = stmt.dot.factors.size();
+  FUSOR_CHECK(in.dot_factors_size() == 0 ||
+                  in.dot_factors_size() == static_cast<int>(factors),
+              kGraph, "a dot with {} factors", in.dot_factors_size());
+  for (int i = 0; i < in.dot_factors_size(); ++i) {
+    const proto::StmtProto::DotFactor& f = in.dot_factors(i);
+    stmt.dot.factors[i] = {MinusOne(f.buffer()), f.offset(), f.stride(),
+                           f.depth_major()};
+  }
+  stmt.dot.depth = in.dot_depth();
   return stmt;
 }
 
@@ -108,6 +129,7 @@ void WriteKernel(const Kernel& kernel, proto::KernelProto& out) {
     b.set_scratch(buffer.scratch);
     b.set_packed(buffer.packed);
     b.set_local(buffer.local);
+    b.set_shares(PlusOne(buffer.shares));
   }
   for (const Axis& axis : kernel.axes) {
     proto::KernelProto::Axis& a = *out.add_axes();
@@ -122,6 +144,8 @@ void WriteKernel(const Kernel& kernel, proto::KernelProto& out) {
     r.set_vector(reg.vector);
     r.mutable_tile()->Assign(reg.tile.begin(), reg.tile.end());
     r.set_value(reg.value);
+    r.set_rows(reg.rows);
+    r.set_columns(reg.columns);
   }
   for (const Phase& phase : kernel.phases) {
     proto::KernelProto::Phase& p = *out.add_phases();
@@ -140,7 +164,8 @@ Kernel ReadKernel(const proto::KernelProto& in) {
     FUSOR_CHECK(b.elements() >= 1 && b.elements() <= ir::kMaxElements, kGraph,
                 "a kernel buffer of {} elements", b.elements());
     kernel.buffers.push_back({b.name(), ReadDType(b.dtype()), b.elements(),
-                              b.written(), b.scratch(), b.packed(), b.local()});
+                              b.written(), b.scratch(), b.packed(), b.local(),
+                              MinusOne(b.shares())});
   }
   for (const proto::KernelProto::Axis& a : in.axes()) {
     FUSOR_CHECK(a.extent() >= 1 && a.extent() <= ir::kMaxElements, kGraph,
@@ -148,10 +173,16 @@ Kernel ReadKernel(const proto::KernelProto& in) {
     kernel.axes.push_back({a.name(), a.extent(), a.vector(), a.block()});
   }
   for (const proto::KernelProto::Register& r : in.registers()) {
+    for (const int64_t extent : {r.rows(), r.columns()}) {
+      FUSOR_CHECK(extent >= 0 && extent <= ir::kMaxElements, kGraph,
+                  "a matrix register of extent {}", extent);
+    }
     kernel.registers.push_back({ReadDType(r.dtype()),
                                 r.vector(),
                                 {r.tile().begin(), r.tile().end()},
-                                r.value()});
+                                r.value(),
+                                r.rows(),
+                                r.columns()});
   }
   for (const proto::KernelProto::Phase& p : in.phases()) {
     Phase phase;

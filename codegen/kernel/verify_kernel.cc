@@ -8,9 +8,15 @@
 //   - A tile register has at most kMaxTile values. kReduceLanes and
 //   kReduceBlock
 //     do not take it.
-//   - Local buffers have at most kMaxLocalBytes. Their indices do not use grid
-//     axes.
+//   - Local buffers have at most kMaxLocalBytes; on a GPU, those of a kernel
+//     together kMaxSharedBytes. Their indices use no grid axis but a block
+//     axis.
 //   - A phase has at most one block axis, in its grid; kReduceBlock needs one.
+//   - A matrix register has at most kMaxMatrix elements; its extents and the
+//     depth of a kDot are multiples of kMatrixUnit. Code generators for GPUs
+//     demand more.
+//   - On a GPU, a kBarrier is between a store to a local buffer and a load of
+//     it, and between a load and a store, also from one iteration to the next.
 
 #include <algorithm>
 #include <cctype>
@@ -27,6 +33,8 @@ namespace {
 constexpr int kMaxLanes = 64;         // per thread
 constexpr int kMaxBlockLanes = 8192;  // per row of threads
 constexpr int64_t kMaxTile = 64;      // values of a tile register
+constexpr int64_t kMaxMatrix = 1 << 16;
+constexpr int64_t kMatrixUnit = 8;
 
 bool IsReduction(ir::ScalarOp op) {
   switch (op) {
@@ -69,7 +77,14 @@ class Verifier {
                    kernel_.name, axis.name, axis.extent);
     }
     for (const KernelBuffer& buffer : kernel_.buffers) CheckLocal(buffer);
-    for (size_t r = 0; r < kernel_.registers.size(); ++r) CheckTileAxes(r);
+    for (size_t r = 0; r < kernel_.registers.size(); ++r) {
+      CheckTileAxes(r);
+      CheckMatrix(r);
+    }
+    const int64_t shared = SharedMemoryOf(kernel_).bytes;
+    FUSOR_ASSERT(!IsBlocked() || shared <= kMaxSharedBytes,
+                 "kernel {}: local buffers of {} bytes in shared memory",
+                 kernel_.name, shared);
     for (const Phase& phase : kernel_.phases) VerifyPhase(phase);
     CheckAccesses(kernel_);
     for (size_t b = 0; b < kernel_.buffers.size(); ++b) CheckPacking(b);
@@ -81,6 +96,31 @@ class Verifier {
                      (buffer.scratch && buffer.num_bytes() <= kMaxLocalBytes),
                  "kernel {}: {} of {} bytes is local", kernel_.name,
                  buffer.name, buffer.num_bytes());
+    if (buffer.shares < 0) return;
+    const bool known = buffer.shares < static_cast<int>(kernel_.buffers.size());
+    FUSOR_ASSERT(buffer.local && known &&
+                     kernel_.buffers[buffer.shares].local &&
+                     kernel_.buffers[buffer.shares].shares < 0,
+                 "kernel {}: {} shares the memory of b{}", kernel_.name,
+                 buffer.name, buffer.shares);
+  }
+
+  // Whether threads share the lanes of a task.
+  bool IsBlocked() const { return kernel_.width != 0; }
+
+  bool IsMatrix(int reg) const { return kernel_.registers[reg].rows > 0; }
+
+  void CheckMatrix(size_t r) const {
+    const Register& reg = kernel_.registers[r];
+    if (reg.rows == 0 && reg.columns == 0) return;
+    const bool fits = reg.rows > 0 && reg.columns > 0 &&
+                      reg.rows <= kMaxMatrix / reg.columns &&
+                      reg.rows % kMatrixUnit == 0 &&
+                      reg.columns % kMatrixUnit == 0;
+    FUSOR_ASSERT(fits && IsBlocked() && reg.dtype == ir::DType::kF32 &&
+                     !reg.vector && reg.tile.empty(),
+                 "kernel {}: r{} is a matrix of {}x{}", kernel_.name, r,
+                 reg.rows, reg.columns);
   }
 
   void CheckPacking(size_t b) const {
@@ -128,6 +168,71 @@ class Verifier {
       block_axis_ = phase.grid[i];
     }
     VerifyBody(phase.body);
+    if (IsBlocked()) {
+      accessed_.assign(kernel_.buffers.size(), LocalAccess::kNone);
+      CheckBarriers(phase.body);
+    }
+  }
+
+  // --- Barriers between accesses of local buffers ----------------------------
+
+  // The accesses of a local buffer since the last barrier.
+  enum class LocalAccess : uint8_t { kNone, kLoads, kStores };
+
+  // Visits the body of a loop twice, because an iteration follows another. The
+  // second time, the loops in it are only passed through (`again`).
+  void CheckBarriers(const std::vector<Stmt>& body, bool again = false) {
+    for (const Stmt& stmt : body) {
+      switch (stmt.kind) {
+        case StmtKind::kBarrier:
+          std::fill(accessed_.begin(), accessed_.end(), LocalAccess::kNone);
+          break;
+        case StmtKind::kLoop:
+        case StmtKind::kContract:
+          CheckBarriers(stmt.body, again);
+          if (!again) CheckBarriers(stmt.body, true);
+          break;
+        case StmtKind::kLoad:
+          Touch(stmt, stmt.buffer, LocalAccess::kLoads);
+          break;
+        case StmtKind::kDot:
+          for (const Dot::Factor& factor : stmt.dot.factors) {
+            Touch(stmt, factor.buffer, LocalAccess::kLoads);
+          }
+          break;
+        case StmtKind::kStore:
+        case StmtKind::kStoreTile:
+        case StmtKind::kScatterAdd:
+        case StmtKind::kStoreMatrix:
+          Touch(stmt, stmt.buffer, LocalAccess::kStores);
+          break;
+        default:
+          break;
+      }
+    }
+  }
+
+  void Touch(const Stmt& stmt, int buffer, LocalAccess access) {
+    if (!kernel_.buffers[buffer].local) return;
+    const auto memory = [&](size_t b) {
+      const int shares = kernel_.buffers[b].shares;
+      return shares < 0 ? static_cast<int>(b) : shares;
+    };
+    for (size_t b = 0; b < accessed_.size(); ++b) {
+      if (memory(b) != memory(buffer)) continue;
+      const bool same = static_cast<int>(b) == buffer;
+      const bool both_load =
+          accessed_[b] == LocalAccess::kLoads && access == LocalAccess::kLoads;
+      // Threads store to different elements of a buffer.
+      const bool races = accessed_[b] != LocalAccess::kNone && !both_load &&
+                         !(same && accessed_[b] == access);
+      FUSOR_ASSERT(
+          !races, "kernel {}: {}: no barrier after the {} {}", kernel_.name,
+          Print(stmt),
+          accessed_[b] == LocalAccess::kLoads ? "loads of" : "stores to",
+          kernel_.buffers[b].name);
+    }
+    accessed_[buffer] = access;
   }
 
   void Open(int axis) {
@@ -249,6 +354,7 @@ class Verifier {
       case StmtKind::kInit:
         CheckReduction(stmt);
         Define(stmt);
+        if (IsMatrix(stmt.dst)) CheckMatrixStmt(stmt);
         started_[stmt.dst] = true;
         break;
       case StmtKind::kAccumulate:
@@ -280,7 +386,79 @@ class Verifier {
       case StmtKind::kReduceBlock:
         CheckReduceBlock(stmt);
         break;
+      case StmtKind::kDot:
+        CheckDot(stmt);
+        break;
+      case StmtKind::kStoreMatrix:
+        CheckStoreMatrix(stmt);
+        break;
+      case StmtKind::kBarrier:
+        CheckMatrixStmt(stmt);
+        break;
     }
+  }
+
+  // Checks that all threads of a block execute the statement.
+  void CheckMatrixStmt(const Stmt& stmt) const {
+    FUSOR_ASSERT(IsBlocked() && vector_axis_ < 0, "kernel {}: {}: {}",
+                 kernel_.name, Print(stmt),
+                 IsBlocked() ? "inside a vector axis" : "no thread blocks");
+  }
+
+  const KernelBuffer& LocalBuffer(const Stmt& stmt, int buffer) const {
+    const bool local = buffer >= 0 &&
+                       buffer < static_cast<int>(kernel_.buffers.size()) &&
+                       kernel_.buffers[buffer].local;
+    FUSOR_ASSERT(local, "kernel {}: {}: b{} is not local", kernel_.name,
+                 Print(stmt), buffer);
+    return kernel_.buffers[buffer];
+  }
+
+  void CheckDot(const Stmt& stmt) {
+    CheckMatrixStmt(stmt);
+    CheckRegister(stmt.dst);
+    const Register& dst = kernel_.registers[stmt.dst];
+    FUSOR_ASSERT(defined_[stmt.dst] && IsMatrix(stmt.dst),
+                 "kernel {}: {}: r{} holds no sums", kernel_.name, Print(stmt),
+                 stmt.dst);
+    const Dot& dot = stmt.dot;
+    FUSOR_ASSERT(dot.depth > 0 && dot.depth % kMatrixUnit == 0,
+                 "kernel {}: {}: depth", kernel_.name, Print(stmt));
+    const KernelBuffer& first = LocalBuffer(stmt, dot.factors[0].buffer);
+    for (size_t f = 0; f < dot.factors.size(); ++f) {
+      const Dot::Factor& factor = dot.factors[f];
+      const KernelBuffer& buffer = LocalBuffer(stmt, factor.buffer);
+      const int64_t free = f == 0 ? dst.rows : dst.columns;
+      const int64_t inner = factor.depth_major ? free : dot.depth;
+      const int64_t outer = factor.depth_major ? dot.depth : free;
+      const bool starts =
+          factor.offset >= 0 && factor.offset <= buffer.elements;
+      const int64_t room = starts ? buffer.elements - factor.offset : 0;
+      const bool inside = inner <= room && factor.stride >= inner &&
+                          outer - 1 <= (room - inner) / factor.stride;
+      const bool half =
+          buffer.dtype == ir::DType::kF16 || buffer.dtype == ir::DType::kBF16;
+      FUSOR_ASSERT(inside && half && buffer.dtype == first.dtype,
+                   "kernel {}: {}: factor {} of {}x{} in {} {}[{}]",
+                   kernel_.name, Print(stmt), f, outer, inner,
+                   ir::DTypeName(buffer.dtype), buffer.name, buffer.elements);
+    }
+    started_[stmt.dst] = false;
+  }
+
+  void CheckStoreMatrix(const Stmt& stmt) const {
+    CheckMatrixStmt(stmt);
+    CheckRegister(stmt.src[0]);
+    const Register& matrix = kernel_.registers[stmt.src[0]];
+    FUSOR_ASSERT(defined_[stmt.src[0]] && IsMatrix(stmt.src[0]),
+                 "kernel {}: {}: r{} holds no sums", kernel_.name, Print(stmt),
+                 stmt.src[0]);
+    const KernelBuffer& buffer = LocalBuffer(stmt, stmt.buffer);
+    const int64_t stride = stmt.dot.factors[0].stride;
+    FUSOR_ASSERT(stride >= matrix.columns && stride <= buffer.elements &&
+                     buffer.dtype == ir::DType::kF32,
+                 "kernel {}: {}: stride", kernel_.name, Print(stmt));
+    CheckAccess(stmt, (matrix.rows - 1) * stride + matrix.columns - 1);
   }
 
   void CheckStore(const Stmt& stmt) {
@@ -418,7 +596,7 @@ class Verifier {
     for (const Index::Term& term : stmt.index.terms) {
       const bool in_grid =
           std::count(grid_.begin(), grid_.end(), term.axis) > 0;
-      FUSOR_ASSERT(!buffer.local || !in_grid,
+      FUSOR_ASSERT(!buffer.local || !in_grid || kernel_.axes[term.axis].block,
                    "kernel {}: {}: index of the local {} uses grid axis a{}",
                    kernel_.name, Print(stmt), buffer.name, term.axis);
     }
@@ -479,6 +657,8 @@ class Verifier {
 
   void Read(int reg) const {
     CheckRegister(reg);
+    FUSOR_ASSERT(!IsMatrix(reg), "kernel {}: the matrix r{} has no lanes",
+                 kernel_.name, reg);
     FUSOR_ASSERT(defined_[reg], "kernel {}: r{} is read before it is written",
                  kernel_.name, reg);
     CheckOpenTile(reg);
@@ -495,6 +675,11 @@ class Verifier {
   void Define(const Stmt& stmt) {
     CheckRegister(stmt.dst);
     CheckOpenTile(stmt.dst);
+    const bool clears =
+        stmt.kind == StmtKind::kInit && stmt.op == ir::ScalarOp::kAdd;
+    FUSOR_ASSERT(!IsMatrix(stmt.dst) || clears,
+                 "kernel {}: {}: the matrix r{} has no lanes", kernel_.name,
+                 Print(stmt), stmt.dst);
     defined_[stmt.dst] = true;
     started_[stmt.dst] = false;
   }
@@ -505,7 +690,8 @@ class Verifier {
   std::vector<bool> started_;  // by register: last written by kInit
   // By register: defined at the end of the last loop's body.
   std::vector<bool> in_contract_;
-  std::vector<int> grid_;  // of the phase
+  std::vector<int> grid_;              // of the phase
+  std::vector<LocalAccess> accessed_;  // by buffer
   int vector_axis_ = -1;
   int block_axis_ = -1;
 };

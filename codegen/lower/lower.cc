@@ -47,7 +47,8 @@ LoweredKernel LowerFusion(const ir::Node& fusion, const ir::Target& target) {
     return LowerDepthwise(body, target, eager);
   }
   if (passes::ContractionIn(body) != nullptr) {
-    return LowerContraction(body, target, eager);
+    return target.simt ? LowerTensorCore(body, target, eager)
+                       : LowerContraction(body, target, eager);
   }
   const ir::Node& node = *body.nodes()[0];
   if (body.nodes().size() > 1 || passes::IsFusible(node)) {

@@ -95,6 +95,14 @@ LoweredKernel LowerDepthwise(const ir::Graph& body, const ir::Target& target,
 LoweredKernel LowerContraction(const ir::Graph& body, const ir::Target& target,
                                bool eager);
 
+// The same on the tensor cores of a GPU, for factors of 16-bit floats.
+// REQUIRES: the nest has one axis of rows, of columns and of sums besides those
+// of both factors; ir::kTensorCoreTile divides their extents; the fastest axis
+// of each factor is one of them; the result's is that of columns. With channels
+// last, ir::FitsTensorCores implies all of it.
+LoweredKernel LowerTensorCore(const ir::Graph& body, const ir::Target& target,
+                              bool eager);
+
 // Returns the pooling of a body, its first node with a window, or its strided
 // depthwise data gradient; null if there is neither.
 const ir::Node* PoolingOf(const ir::Graph& body);

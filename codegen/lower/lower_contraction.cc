@@ -1,20 +1,13 @@
 #include <algorithm>
-#include <memory>
 
 #include "codegen/kernel/access_analysis.h"
-#include "codegen/lower/body_emitter.h"
+#include "codegen/lower/contraction_emitter.h"
 #include "codegen/lower/contraction_schedule.h"
-#include "codegen/lower/loop_nest.h"
 #include "codegen/lower/lower.h"
-#include "ir/op.h"
-#include "ir/support/error.h"
-#include "passes/fusion/contraction.h"
 
 namespace fusor::codegen {
 namespace {
 
-using ir::DType;
-using ir::Node;
 using ir::Value;
 
 // Summed indices whose statements are unrolled.
@@ -31,24 +24,15 @@ struct TileAxes {
   int lane = -1;
 };
 
-class ContractionLowering {
+class ContractionLowering : ContractionEmitter {
  public:
   ContractionLowering(const ir::Graph& body, const ir::Target& target,
                       bool eager)
-      : body_(body),
-        target_(target),
-        eager_(eager),
-        builder_("contraction", target, !eager) {
-    std::string reason;
-    const auto contraction = passes::AnalyzeContraction(body, &reason);
-    FUSOR_ASSERT(contraction.has_value(), "a contraction: {}", reason);
-    contraction_ = *contraction;
-  }
+      : ContractionEmitter(body, target, eager) {}
 
   LoweredKernel Lower();
 
  private:
-  using Parts = std::vector<std::vector<AxisPart>>;
   // An axis of the nest along which a task reads the row factor.
   struct RowPart {
     int axis;
@@ -56,20 +40,8 @@ class ContractionLowering {
     int64_t stride = 0;  // in the packed rows
   };
 
-  const Node& node() const { return *contraction_.node; }
-  int row_factor() const { return 1 - contraction_.column_factor; }
-  Access FactorAccess(int factor) const {
-    return {node().input(factor)->type(), contraction_.factors[factor]};
-  }
-  Access ResultAccess() const {
-    return {node().output()->type(),
-            contraction_.domain.maps.at(node().output())};
-  }
-  int64_t Extent(int axis) const { return nest_->axes()[axis].extent; }
   int64_t VectorExtent(size_t columns) const;
 
-  void MakeNest();
-  Index FactorIndex(int factor) const;
   bool IsDistant(int factor) const;
   bool MustPack() const;
   void EmitPacking(size_t columns);
@@ -81,30 +53,11 @@ class ContractionLowering {
   void EmitRows(size_t rows);
   void EmitSum();
   void EmitContract(int axis);
-  void EmitResults(int reg);
-  void EmitCombination();
-
-  // Adds a kernel axis and makes it a part of an axis of the nest.
-  int AddPart(int nest_axis, std::string name, int64_t extent, int64_t factor,
-              AxisKind kind = AxisKind::kSerial);
-  int AddPart(int nest_axis, int64_t extent, int64_t factor = 1) {
-    return AddPart(nest_axis, nest_->axes()[nest_axis].name, extent, factor);
-  }
   void AddColumnParts(size_t columns, int column_tile);
   Index PackedIndex(size_t columns) const;
-  Index PartialIndex(int chunk_axis) const;
 
-  const ir::Graph& body_;
-  const ir::Target& target_;
-  const bool eager_;
-  passes::Contraction contraction_;
-  KernelBuilder builder_;
-  DType dtype_{};  // of the sums
-  std::unique_ptr<LoopNest> nest_;
-  std::unique_ptr<BodyEmitter> emitter_;
   ContractionSchedule plan_;
   std::vector<int> packed_;  // buffers of the column factor, by columns
-  int partial_ = -1;         // buffer of the chunks' sums
   // The task's part of the row factor: a local buffer, or -1, its axes, and the
   // parts that only select the task.
   int packed_rows_ = -1;
@@ -112,7 +65,6 @@ class ContractionLowering {
   Parts task_parts_;
 
   // State of the current phase.
-  Parts parts_;
   TileAxes tile_;
   size_t columns_ = 0;
   int chunk_ = -1;
@@ -120,15 +72,6 @@ class ContractionLowering {
   int row_values_ = -1;
   int column_values_ = -1;
 };
-
-// Returns the dtype in which products are added.
-DType SumDType(const Node& node) {
-  DType dtype = AccumulatorDType(node.output()->type().dtype);
-  for (int i = 0; i < 2; ++i) {
-    if (node.input(i)->type().dtype == DType::kF64) dtype = DType::kF64;
-  }
-  return dtype;
-}
 
 // Returns whether reading the value costs more than a load.
 bool IsComputed(const Value& value) {
@@ -143,11 +86,6 @@ bool IsStrided(const ir::IndexMap& map) {
 }
 
 LoweredKernel ContractionLowering::Lower() {
-  dtype_ = SumDType(node());
-  builder_.AddBuffers(body_);
-  MakeNest();
-  emitter_ = std::make_unique<BodyEmitter>(body_, contraction_.domain, *nest_,
-                                           builder_, eager_);
   plan_ = ScheduleContraction(
       *nest_, contraction_, FactorAccess(row_factor()),
       FactorAccess(contraction_.column_factor),
@@ -157,12 +95,7 @@ LoweredKernel ContractionLowering::Lower() {
   if (MustPack()) {
     for (size_t c = 0; c < plan_.columns.size(); ++c) EmitPacking(c);
   }
-  if (plan_.chunks > 1) {
-    partial_ = builder_.AddBuffer(
-        "partial", dtype_,
-        plan_.chunks * node().output()->type().num_elements(),
-        BufferUse::kScratch);
-  }
+  if (plan_.chunks > 1) AddPartialBuffer(plan_.chunks);
   std::vector<size_t> columns(plan_.columns.size());
   for (size_t c = 0; c < columns.size(); ++c) columns[c] = c;
   for (size_t r = 0; r < plan_.rows.size(); ++r) {
@@ -172,31 +105,8 @@ LoweredKernel ContractionLowering::Lower() {
     }
     for (const size_t& c : columns) EmitProducts(r, {&c, 1});
   }
-  if (plan_.chunks > 1) EmitCombination();
-  LoweredKernel lowered =
-      OneBufferPerTensor(std::move(builder_).Build(), body_);
-  const auto operands = static_cast<int>(body_.inputs().size());
-  for (int operand = 0; operand < operands; ++operand) {
-    for (size_t r = 0; r < body_.outputs().size(); ++r) {
-      const int result = static_cast<int>(r);
-      if (MayOverwrite(lowered.kernel, operand, operands + result)) {
-        lowered.in_place.push_back({operand, result});
-      }
-    }
-  }
-  return lowered;
-}
-
-void ContractionLowering::MakeNest() {
-  std::vector<Access> accesses =
-      BodyEmitter::CollectAccesses(body_, contraction_.domain);
-  accesses.push_back(FactorAccess(0));
-  accesses.push_back(FactorAccess(1));
-  accesses.push_back(ResultAccess());
-  if (node().num_inputs() == 3) {
-    accesses.push_back({node().input(2)->type(), contraction_.bias});
-  }
-  nest_ = std::make_unique<LoopNest>(contraction_.domain, accesses);
+  if (plan_.chunks > 1) EmitCombination(plan_.vector_axis);
+  return Build();
 }
 
 // Returns the lanes of a vector that are used.
@@ -207,14 +117,6 @@ int64_t ContractionLowering::VectorExtent(size_t columns) const {
 }
 
 // --- Axes --------------------------------------------------------------------
-
-int ContractionLowering::AddPart(int nest_axis, std::string name,
-                                 int64_t extent, int64_t factor,
-                                 AxisKind kind) {
-  const int axis = builder_.AddAxis(std::move(name), extent, kind);
-  parts_[nest_axis].push_back({axis, factor});
-  return axis;
-}
 
 void ContractionLowering::AddColumnParts(size_t columns, int column_tile) {
   const TileRange& range = plan_.columns[columns];
@@ -236,15 +138,6 @@ void ContractionLowering::AddColumnParts(size_t columns, int column_tile) {
 }
 
 // --- Packing -----------------------------------------------------------------
-
-// Returns the element of the factor whose terms are axes of the nest.
-Index ContractionLowering::FactorIndex(int factor) const {
-  Parts unit(nest_->axes().size());
-  for (size_t a = 0; a < unit.size(); ++a) {
-    unit[a] = {{static_cast<int>(a), 1}};
-  }
-  return nest_->Offset(FactorAccess(factor), unit);
-}
 
 // Returns whether consecutive summed elements of the factor are far apart.
 bool ContractionLowering::IsDistant(int factor) const {
@@ -344,10 +237,7 @@ void ContractionLowering::EmitRowPacking(size_t rows) {
     loops.push_back(builder_.BeginLoop(axis));
     index.terms.push_back({axis, part.stride});
   }
-  emitter_->SetParts(parts_);
-  builder_.Store(
-      packed_rows_, std::move(index),
-      emitter_->EvalAt(node().input(row), contraction_.factors[row]));
+  builder_.Store(packed_rows_, std::move(index), EmitFactor(row));
   parts_ = task_parts_;
 }
 
@@ -389,11 +279,8 @@ void ContractionLowering::EmitPacking(size_t columns) {
   }
   loops.push_back(builder_.BeginLoop(tile_.group));
   loops.push_back(builder_.BeginLoop(tile_.lane));
-  emitter_->SetParts(parts_);
-  const int factor = contraction_.column_factor;
-  const int value =
-      emitter_->EvalAt(node().input(factor), contraction_.factors[factor]);
-  builder_.Store(packed_.back(), PackedIndex(columns), value);
+  builder_.Store(packed_.back(), PackedIndex(columns),
+                 EmitFactor(contraction_.column_factor));
 }
 
 // --- Products ----------------------------------------------------------------
@@ -485,11 +372,10 @@ void ContractionLowering::EmitRows(size_t rows) {
   column_values_ = builder_.Tile(dtype_, {tile_.group}, true);
   builder_.ClearTile(sum_);
   EmitSum();
-  emitter_->SetParts(parts_);
   const auto group = builder_.BeginLoop(tile_.group);
   const auto row = builder_.BeginLoop(tile_.row);
-  if (partial_ >= 0) {
-    builder_.Store(partial_, PartialIndex(chunk_), sum_);
+  if (plan_.chunks > 1) {
+    StorePartial(chunk_, sum_);
   } else {
     EmitResults(sum_);
   }
@@ -533,7 +419,6 @@ void ContractionLowering::EmitSum() {
 }
 
 void ContractionLowering::EmitContract(int axis) {
-  emitter_->SetParts(parts_);
   const auto contract =
       builder_.BeginContract(axis, sum_, row_values_, column_values_);
   {
@@ -541,67 +426,13 @@ void ContractionLowering::EmitContract(int axis) {
     builder_.Assign(row_values_,
                     packed_rows_ >= 0
                         ? builder_.Load(packed_rows_, PackedRowIndex())
-                        : emitter_->EvalAt(node().input(row_factor()),
-                                           contraction_.factors[row_factor()]));
+                        : EmitFactor(row_factor()));
   }
   const auto group = builder_.BeginLoop(tile_.group);
-  const int column = contraction_.column_factor;
-  builder_.Assign(
-      column_values_,
-      packed_.empty()
-          ? emitter_->EvalAt(node().input(column), contraction_.factors[column])
-          : builder_.Load(packed_[columns_], PackedIndex(columns_)));
-}
-
-// --- Results -----------------------------------------------------------------
-
-// Emits what follows the sum in `reg`, at the present indices. All loads
-// precede all stores.
-void ContractionLowering::EmitResults(int reg) {
-  if (node().num_inputs() == 3) {
-    const int bias = emitter_->EvalAt(node().input(2), contraction_.bias);
-    reg = builder_.Compute(ir::ScalarOp::kAdd, dtype_, {reg, bias});
-  }
-  const DType dtype = node().output()->type().dtype;
-  if (dtype != dtype_ || eager_) {
-    reg = builder_.Compute(ir::ScalarOp::kIdentity, dtype, {reg}, eager_);
-  }
-  emitter_->Define(node().output(), reg);
-  for (const ir::Output& output : body_.outputs()) {
-    emitter_->Eval(output.value);
-  }
-  for (size_t i = 0; i < body_.outputs().size(); ++i) {
-    emitter_->StoreResult(i);
-  }
-}
-
-// Returns the element of a chunk's sums at the present indices.
-Index ContractionLowering::PartialIndex(int chunk_axis) const {
-  Index index = nest_->Offset(ResultAccess(), parts_);
-  index.terms.push_back({chunk_axis, node().output()->type().num_elements()});
-  return index;
-}
-
-// Emits the phase that adds the chunks' sums.
-void ContractionLowering::EmitCombination() {
-  parts_.assign(nest_->axes().size(), {});
-  std::vector<int> grid;
-  for (size_t a = 0; a < nest_->axes().size(); ++a) {
-    const int axis = static_cast<int>(a);
-    if (nest_->axes()[a].folded) continue;
-    const bool vector = axis == plan_.vector_axis;
-    grid.push_back(AddPart(axis, nest_->axes()[a].name, Extent(axis), 1,
-                           VectorIf(vector)));
-  }
-  const int chunk = builder_.AddAxis("chunk", plan_.chunks);
-  const auto phase = builder_.BeginPhase(grid);
-  emitter_->SetParts(parts_);
-  const int sum = builder_.Accumulator(ir::ScalarOp::kAdd, dtype_);
-  {
-    const auto loop = builder_.BeginLoop(chunk);
-    builder_.Accumulate(sum, builder_.Load(partial_, PartialIndex(chunk)));
-  }
-  EmitResults(sum);
+  builder_.Assign(column_values_, packed_.empty()
+                                      ? EmitFactor(contraction_.column_factor)
+                                      : builder_.Load(packed_[columns_],
+                                                      PackedIndex(columns_)));
 }
 
 }  // namespace

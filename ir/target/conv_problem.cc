@@ -67,6 +67,26 @@ bool IsStridedDepthwiseGradient(const Node& node) {
          !AreOnes(node.attrs().Ints("stride"));
 }
 
+bool FitsTensorCores(const Node& node) {
+  if (!IsPlainConvolution(node)) return false;
+  const Convolution conv = *ConvolutionOf(node);
+  const DType dtype = node.output()->type().dtype;
+  const bool half = dtype == DType::kF16 || dtype == DType::kBF16;
+  if (!half || node.input(0)->type().dtype != dtype ||
+      node.input(1)->type().dtype != dtype) {
+    return false;
+  }
+  const Shape& w = conv.weight.shape;
+  const Shape& y = conv.y.shape;
+  const Attrs& attrs = node.attrs();
+  return w[2] == 1 && w[3] == 1 && attrs.Int("groups") == 1 &&
+         AreOnes(attrs.Ints("stride")) &&
+         std::ranges::all_of(attrs.Ints("pad"),
+                             [](int64_t pad) { return pad == 0; }) &&
+         w[0] % kTensorCoreTile == 0 && w[1] % kTensorCoreTile == 0 &&
+         y[0] * y[2] * y[3] % kTensorCoreTile == 0;
+}
+
 std::string ConvolutionProblem(const Node& node) {
   const auto conv = ConvolutionOf(node);
   if (!conv.has_value()) return "";

@@ -37,6 +37,13 @@ bool IsDepthwise(const Node& node);
 // True for a depthwise data gradient whose filters move by more than a pixel.
 bool IsStridedDepthwiseGradient(const Node& node);
 
+// Divides the extents of matrix products that tensor cores compute in generated
+// kernels: codegen::LowerTensorCore.
+inline constexpr int64_t kTensorCoreTile = 64;
+// True for a 1x1 convolution, or a gradient of one, with stride 1 and in 16-bit
+// floats, that is such a product: of channels and of all images' pixels.
+bool FitsTensorCores(const Node& node);
+
 // Returns a one-line key of what determines a library's speed besides dtypes,
 // layouts and algorithm: "conv2d x=16x64x56x56 w=64x64x3x3 stride=1,1 pad=1,1
 // dilation=1,1 groups=1", plus the ops of a library fusion:

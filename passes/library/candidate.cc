@@ -86,13 +86,16 @@ std::optional<ir::LibraryCandidate> ChooseCandidate(
   return std::nullopt;
 }
 
-// Excludes ops that combine many operand elements per result, except depthwise
-// convolutions: libraries run those.
+// Excludes ops that combine many operand elements per result, which libraries
+// run, except depthwise convolutions, and those for which the layout pass chose
+// a generated kernel.
 bool IsGenerated(const ir::Node& node, const ir::TargetQueries& target) {
-  if (node.op().fusion != ir::FusionKind::kLibrary ||
-      (node.op().macs != nullptr && !ir::IsDepthwise(node))) {
-    return false;
+  if (node.op().fusion != ir::FusionKind::kLibrary) return false;
+  if (ir::IsPlainConvolution(node) &&
+      node.attrs().String("algorithm") == ir::kGeneratedAlgorithm) {
+    return true;
   }
+  if (node.op().macs != nullptr && !ir::IsDepthwise(node)) return false;
   const auto candidates = target.Candidates(node);
   return !candidates.empty() &&
          candidates[0].algorithm == ir::kGeneratedAlgorithm;

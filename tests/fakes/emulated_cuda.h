@@ -10,7 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "ir/dtype.h"
 
@@ -155,6 +157,76 @@ T __shfl_sync(unsigned mask, T value, unsigned source, int width) {
   const auto segment = static_cast<unsigned>(width);
   return fusor::test::EmulatedShuffle(
       mask, value, lane / segment * segment + source % segment);
+}
+
+// See codegen/cuda/cuda_prelude.cc. Copies are made as late as possible.
+struct EmulatedCopy {
+  void* to;
+  const void* from;
+};
+inline std::map<unsigned, std::vector<EmulatedCopy>> emulated_copies;
+
+inline void CopyAsync(void* to, const void* from) {
+  FUSOR_ON_READ(from, 16);
+  emulated_copies[threadIdx.x].push_back({to, from});
+}
+inline void WaitForCopies() {
+  for (const EmulatedCopy& copy :
+       std::exchange(emulated_copies[threadIdx.x], {})) {
+    FUSOR_ON_SHARED_WRITE(copy.to, 16);
+    std::memcpy(copy.to, copy.from, 16);
+  }
+}
+
+template <bool Transposed>
+void LoadMatrices(unsigned (&to)[4], const unsigned short* row) {
+  constexpr unsigned kAll = 0xffffffffU;
+  const unsigned lane = threadIdx.x % 32;
+  for (unsigned i = 0; i < 4; ++i) {
+    to[i] = 0;
+    for (unsigned e = 0; e < 2; ++e) {
+      const unsigned pair = lane % 4 * 2 + e;
+      const auto* from = fusor::test::EmulatedShuffle(
+          kAll, row, 8 * i + (Transposed ? pair : lane / 4));
+      FUSOR_ON_SHARED_READ(from, 16);
+      to[i] |= static_cast<unsigned>(from[Transposed ? lane / 4 : pair])
+               << (16 * e);
+    }
+  }
+}
+template <class D>
+void MultiplyTile(D, float (&sums)[4], const unsigned (&a)[4], unsigned b0,
+                  unsigned b1) {
+  constexpr unsigned kAll = 0xffffffffU;
+  const unsigned lane = threadIdx.x % 32;
+  double rows[2][16], columns[2][16];
+  const auto unpack = [](uint32_t word, double* to) {
+    for (int e = 0; e < 2; ++e) {
+      to[e] = D::From(static_cast<unsigned short>(word >> (16 * e)));
+    }
+  };
+  const auto from_lane = [&](unsigned from, unsigned low, unsigned high,
+                             double* to_low, double* to_high) {
+    const uint64_t both = fusor::test::EmulatedShuffle(
+        kAll, low | static_cast<uint64_t>(high) << 32, from);
+    unpack(static_cast<uint32_t>(both), to_low);
+    unpack(static_cast<uint32_t>(both >> 32), to_high);
+  };
+  for (unsigned j = 0; j < 4; ++j) {
+    const unsigned k = 2 * j;
+    const unsigned row = lane / 4 * 4 + j;
+    from_lane(row, a[0], a[2], rows[0] + k, rows[0] + 8 + k);
+    from_lane(row, a[1], a[3], rows[1] + k, rows[1] + 8 + k);
+    for (unsigned c = 0; c < 2; ++c) {
+      from_lane((lane % 4 * 2 + c) * 4 + j, b0, b1, columns[c] + k,
+                columns[c] + 8 + k);
+    }
+  }
+  for (int e = 0; e < 4; ++e) {
+    double sum = sums[e];
+    for (int k = 0; k < 16; ++k) sum += rows[e / 2][k] * columns[e % 2][k];
+    sums[e] = static_cast<float>(sum);
+  }
 }
 
 inline float HalfToFloat(unsigned short bits) {

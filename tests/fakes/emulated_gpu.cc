@@ -367,7 +367,10 @@ class Launcher {
       return Fail(fmt::format(
           "{} {} bytes at an address that they do not divide", verb, bytes));
     }
-    if (access == EmulatedDevice::kSharedRead ||
+    // Local buffers are accessed like global ones.
+    const bool shared = shared_begin_ != nullptr && pointer >= shared_begin_ &&
+                        pointer < shared_begin_ + shared_bytes_;
+    if (shared || access == EmulatedDevice::kSharedRead ||
         access == EmulatedDevice::kSharedWrite) {
       CheckWithin("shared memory", pointer - shared_begin_, bytes,
                   shared_bytes_, write);

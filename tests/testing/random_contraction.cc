@@ -22,17 +22,23 @@ using Ints = std::vector<int64_t>;
 
 constexpr std::array<int64_t, 12> kExtents = {1,  2,  3,  5,  7,  8,
                                               13, 16, 17, 24, 31, 48};
+constexpr std::array<int64_t, 3> kTensorCoreExtents = {64, 128, 192};
+// Images, and their rows and columns.
+constexpr std::array<std::array<int64_t, 3>, 4> kTensorCoreImages = {
+    {{1, 8, 8}, {2, 16, 4}, {3, 8, 8}, {4, 4, 12}}};
 constexpr std::array<DType, 6> kDTypes = {DType::kF32,  DType::kF32,
                                           DType::kF32,  DType::kF64,
                                           DType::kBF16, DType::kF16};
 
 class Generator {
  public:
-  explicit Generator(uint64_t seed)
+  Generator(uint64_t seed, bool tensor_cores)
       : draw_(seed),
+        tensor_cores_(tensor_cores),
         graph_(std::make_unique<ir::Graph>("contraction")),
         b_(*graph_),
-        dtype_(draw_.Pick(kDTypes)) {}
+        dtype_(tensor_cores ? draw_.Chance(0.5) ? DType::kF16 : DType::kBF16
+                            : draw_.Pick(kDTypes)) {}
 
   std::unique_ptr<ir::Graph> Run() {
     Value* result = draw_.Chance(0.4) ? Matmul() : Convolution();
@@ -42,7 +48,10 @@ class Generator {
   }
 
  private:
-  int64_t Extent() { return draw_.Pick(kExtents); }
+  int64_t Extent() {
+    return tensor_cores_ ? draw_.Pick(kTensorCoreExtents)
+                         : draw_.Pick(kExtents);
+  }
 
   Value* Input(const TensorType& type) {
     return graph_->AddInput(type, ir::InputRole::kData, "x");
@@ -52,7 +61,7 @@ class Generator {
   // dimensions of `blocked`, or row-major.
   TensorType Laid(const Shape& shape, const std::vector<int>& blocked) {
     TensorType type{dtype_, shape, {}};
-    if (draw_.Chance(0.3)) {
+    if (tensor_cores_ || draw_.Chance(0.3)) {
       type.layout.order = {0, 2, 3, 1};
       return type;
     }
@@ -105,9 +114,14 @@ class Generator {
   }
 
   Value* Convolution() {
-    const int64_t stride = draw_.Chance(0.3) ? 2 : 1;
-    const int64_t images = draw_.Between(1, 3);
-    const Shape size{draw_.Between(1, 9), draw_.Between(1, 9)};
+    const int64_t stride = !tensor_cores_ && draw_.Chance(0.3) ? 2 : 1;
+    int64_t images = draw_.Between(1, 3);
+    Shape size{draw_.Between(1, 9), draw_.Between(1, 9)};
+    if (tensor_cores_) {
+      const auto& [n, h, w] = draw_.Pick(kTensorCoreImages);
+      images = n;
+      size = {h, w};
+    }
     const int64_t c = Extent();
     const int64_t o = Extent();
     const Shape y{images, o, size[0], size[1]};
@@ -164,6 +178,7 @@ class Generator {
   }
 
   Draw draw_;
+  const bool tensor_cores_;
   std::unique_ptr<ir::Graph> graph_;
   ir::Builder b_;
   const DType dtype_;
@@ -172,7 +187,11 @@ class Generator {
 }  // namespace
 
 std::unique_ptr<ir::Graph> RandomContraction(uint64_t seed) {
-  return Generator(seed).Run();
+  return Generator(seed, false).Run();
+}
+
+std::unique_ptr<ir::Graph> RandomTensorCoreContraction(uint64_t seed) {
+  return Generator(seed, true).Run();
 }
 
 // 16-bit values that kernels keep in registers are not rounded.

@@ -15,6 +15,10 @@ namespace fusor::test {
 // fusor::test::RandomInputs do not overflow.
 std::unique_ptr<ir::Graph> RandomContraction(uint64_t seed);
 
+// Returns one that codegen::LowerTensorCore takes: of 16-bit floats, channels
+// last, extents of 64, 128 or 192.
+std::unique_ptr<ir::Graph> RandomTensorCoreContraction(uint64_t seed);
+
 // Returns the largest MaxRelativeError of a kernel's results for that graph.
 double ContractionTolerance(const ir::Graph& graph);
 

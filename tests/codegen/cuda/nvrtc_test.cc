@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 
 #include "codegen/compiler.h"
+#include "codegen/lower/lower.h"
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
+#include "tests/testing/graph_text.h"
 #include "tests/testing/kernel_statements.h"
 
 namespace fusor::test {
@@ -91,6 +93,43 @@ TEST(NvrtcTest, ShowsTextPtxAndResources) {
   EXPECT_THAT(artifacts.back().text,
               ContainsRegex("fusor_p0: [1-9][0-9]* registers, 0 bytes of "
                             "stack\n"));
+}
+
+// A 1x1 convolution of 256 -> 64 channels and its gradients.
+TEST(NvrtcTest, TensorCoreKernelsKeepTheirSumsInRegisters) {
+  for (const char* text : {R"(graph forward {
+             %x = data : bf16[16,256,28,28]{acdb}
+             %w = data : bf16[64,256,1,1]{acdb}
+             %y = conv2d(%x, %w) : bf16[16,64,28,28]{acdb}
+             return %y as "y"
+           })",
+                           R"(graph grad_input {
+             %dy = data : f16[16,64,28,28]{acdb}
+             %w = data : f16[64,256,1,1]{acdb}
+             %dx = conv2d_grad_input(%dy, %w) {input_shape=[16,256,28,28]}
+               : f16[16,256,28,28]{acdb}
+             return %dx as "dx"
+           })",
+                           R"(graph grad_weight {
+             %x = data : bf16[16,256,28,28]{acdb}
+             %dy = data : bf16[16,64,28,28]{acdb}
+             %dw = conv2d_grad_weight(%x, %dy) {weight_shape=[64,256,1,1]}
+               : bf16[64,256,1,1]{acdb}
+             return %dw as "dw"
+           })"}) {
+    SCOPED_TRACE(text);
+    const auto body = ParseOrDie(text);
+    const auto compiler = Compiler("nvidia-h200");
+    const auto artifacts = compiler->KernelArtifacts(
+        codegen::LowerTensorCore(*body, compiler->target(), false).kernel);
+    const std::string& ptx = artifacts[1].text;
+    EXPECT_THAT(ptx, HasSubstr("mma.sync.aligned.m16n8k16.row.col.f32."));
+    EXPECT_THAT(ptx, HasSubstr("ldmatrix.sync.aligned.m8n8.x4."));
+    EXPECT_THAT(ptx, HasSubstr("cp.async.cg.shared.global"));
+    EXPECT_THAT(artifacts.back().text,
+                ContainsRegex("fusor_p0: ([1-9][0-9]|1[01][0-9]|12[0-8]) "
+                              "registers, 0 bytes of stack\n"));
+  }
 }
 
 TEST(NvrtcTest, ShowsSassWhereThereIsADisassembler) {

@@ -1,0 +1,67 @@
+#include "codegen/cuda/thread_layout.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <numeric>
+
+#include "ir/support/error.h"
+
+namespace fusor::codegen {
+namespace {
+
+bool UsesVectorAxis(const Kernel& kernel, const Phase& phase) {
+  bool uses = std::any_of(phase.grid.begin(), phase.grid.end(),
+                          [&](int axis) { return kernel.axes[axis].vector; });
+  VisitStatements(phase.body, [&](const Stmt& stmt) {
+    uses |= stmt.kind == StmtKind::kLoop && kernel.axes[stmt.axis].vector;
+  });
+  return uses;
+}
+
+}  // namespace
+
+int ThreadsAlong(const Kernel& kernel, const Phase& phase) {
+  return UsesVectorAxis(kernel, phase)
+             ? kernel.lanes / kernel.lanes_per_thread()
+             : 1;
+}
+
+// The first lane is a multiple of the width.
+int64_t AlignedElements(const Kernel& kernel, const Stmt& access,
+                        int vector_axis) {
+  int64_t all = std::gcd(int64_t{kernel.lanes_per_thread()},
+                         std::abs(access.index.offset));
+  for (const Index::Term& term : access.index.terms) {
+    if (term.axis != vector_axis) {
+      all = std::gcd(all, std::abs(term.coefficient));
+    }
+  }
+  for (const IndexedTerm& term : access.indexed) {
+    all = std::gcd(all, term.stride);
+  }
+  return all;
+}
+
+WarpGrid WarpsOf(const Kernel& kernel, const Register& matrix, int threads) {
+  constexpr int64_t kUnit = 16;
+  const int64_t warps = threads / kWarp;
+  WarpGrid best;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int64_t rows = 1; rows <= warps; ++rows) {
+    if (warps % rows != 0 || matrix.rows % (kUnit * rows) != 0 ||
+        matrix.columns % (kUnit * (warps / rows)) != 0) {
+      continue;
+    }
+    const int64_t loaded = matrix.rows / rows + matrix.columns * rows / warps;
+    if (loaded >= least) continue;
+    least = loaded;
+    best = {rows, warps / rows};
+  }
+  FUSOR_ASSERT(best.rows > 0 && threads % kWarp == 0,
+               "kernel {}: a matrix of {}x{} in {} threads", kernel.name,
+               matrix.rows, matrix.columns, threads);
+  return best;
+}
+
+}  // namespace fusor::codegen

@@ -1,0 +1,32 @@
+#pragma once
+
+// Which threads of a block have which lanes and elements of a kernel.
+
+#include <cstdint>
+
+#include "codegen/kernel/kernel_ir.h"
+
+namespace fusor::codegen {
+
+inline constexpr int kWarp = 32;  // threads
+
+// Returns the number of threads along the lanes.
+int ThreadsAlong(const Kernel& kernel, const Phase& phase);
+
+// Returns the alignment, in elements, of the addresses of a thread's lanes
+// along that axis.
+int64_t AlignedElements(const Kernel& kernel, const Stmt& access,
+                        int vector_axis);
+
+// The warps of a block as a grid over a matrix register. Each has tiles of 16
+// rows and 8 columns.
+struct WarpGrid {
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+
+// Returns the grid whose warps load the fewest elements of the factors. A warp
+// loads tiles of columns in pairs.
+WarpGrid WarpsOf(const Kernel& kernel, const Register& matrix, int threads);
+
+}  // namespace fusor::codegen

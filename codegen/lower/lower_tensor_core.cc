@@ -1,0 +1,232 @@
+// Contractions of 16-bit floats on a GPU's tensor cores.
+//
+// A thread block computes a tile of the result. Step by step along the summed
+// axis, its threads compute the tile's part of each factor, store it in shared
+// memory, and add the product to the tile's sums (kDot). The sums then pass
+// through shared memory to the threads that compute and store the result, so
+// that these access whole cache lines.
+
+#include <algorithm>
+
+#include "codegen/kernel/access_analysis.h"
+#include "codegen/lower/contraction_emitter.h"
+#include "codegen/lower/lower.h"
+#include "ir/support/error.h"
+#include "ir/target/conv_problem.h"
+
+namespace fusor::codegen {
+namespace {
+
+// A step of the summed axis, and the columns of a tile. A row of threads loads
+// a row of either with 16 bytes a thread: one cache line.
+constexpr int64_t kStep = ir::kTensorCoreTile;
+constexpr int64_t kColumns = ir::kTensorCoreTile;
+constexpr int64_t kWidth = 8;        // elements of a thread
+constexpr int64_t kThreadRows = 32;  // rows of threads
+// Rows of a tile: the first that divides the rows of the result.
+constexpr int64_t kRows[] = {2 * ir::kTensorCoreTile, ir::kTensorCoreTile};
+// Shared memory between the rows of a part, in elements, so that neighbouring
+// rows are in different banks.
+constexpr int64_t kPadding = 8;
+// Blocks a multiprocessor, at least, before a sum is divided into chunks, and
+// steps a chunk, at least: a chunk's sums are stored and loaded once more.
+constexpr int64_t kBlocks = 2;
+constexpr int64_t kStepsPerChunk = 8;
+
+// The axes of the nest.
+struct Axes {
+  std::vector<int> batch;  // both factors have them
+  int row = -1;
+  int column = -1;
+  int summed = -1;
+};
+
+class TensorCoreLowering : ContractionEmitter {
+ public:
+  TensorCoreLowering(const ir::Graph& body, const ir::Target& target,
+                     bool eager)
+      : ContractionEmitter(body, target, eager) {}
+
+  LoweredKernel Lower() {
+    FindAxes();
+    builder_.SetLanes(kStep, kWidth);
+    rows_ = Extent(axes_.row) % kRows[0] == 0 ? kRows[0] : kRows[1];
+    chunks_ = NumChunks();
+    if (chunks_ > 1) AddPartialBuffer(chunks_);
+    EmitTiles();
+    if (chunks_ > 1) EmitCombination(axes_.column);
+    return Build();
+  }
+
+ private:
+  // A factor's part of a tile in shared memory.
+  struct Part {
+    int factor;
+    int free_axis;  // of the nest
+    int64_t free;   // extent
+    int64_t offset = 0;
+    bool depth_major = false;  // rows of memory are along the summed axis
+
+    int64_t rows() const { return depth_major ? kStep : free; }
+    int64_t stride() const { return (depth_major ? free : kStep) + kPadding; }
+    int64_t elements() const { return rows() * stride(); }
+  };
+
+  void FindAxes();
+  int64_t NumChunks() const;
+  void EmitTiles();
+  void EmitPart(const Part& part);
+  void EmitTileResults();
+
+  Axes axes_;
+  int64_t rows_ = 0;  // of a tile
+  int64_t chunks_ = 1;
+  int chunk_ = -1;  // kernel axes
+  int thread_row_ = -1;
+  int factors_ = -1;  // local buffers
+  int sums_ = -1;
+};
+
+void TensorCoreLowering::FindAxes() {
+  const Index rows = FactorIndex(row_factor());
+  const Index columns = FactorIndex(contraction_.column_factor);
+  const auto set = [&](int& which, int axis, int64_t unit) {
+    FUSOR_ASSERT(which < 0 && Extent(axis) % unit == 0,
+                 "tensor cores: axis {} of {}", nest_->axes()[axis].name,
+                 Extent(axis));
+    which = axis;
+  };
+  for (size_t a = 0; a < nest_->axes().size(); ++a) {
+    const auto axis = static_cast<int>(a);
+    const bool of_rows = CoefficientOf(rows, axis) != 0;
+    const bool of_columns = CoefficientOf(columns, axis) != 0;
+    if (nest_->axes()[a].folded) {
+      set(axes_.summed, axis, kStep);
+    } else if (of_rows && of_columns) {
+      axes_.batch.push_back(axis);
+    } else if (of_rows) {
+      set(axes_.row, axis, kRows[1]);
+    } else {
+      set(axes_.column, axis, kColumns);
+    }
+  }
+  FUSOR_ASSERT(axes_.row >= 0 && axes_.column >= 0 && axes_.summed >= 0,
+               "tensor cores: {} axes", nest_->axes().size());
+}
+
+// Returns the parts of the summed axis that fill the GPU.
+int64_t TensorCoreLowering::NumChunks() const {
+  int64_t tiles = Extent(axes_.row) / rows_ * (Extent(axes_.column) / kColumns);
+  for (const int axis : axes_.batch) tiles *= Extent(axis);
+  const int64_t steps = Extent(axes_.summed) / kStep;
+  const int64_t wanted = kBlocks * target_.threads / tiles;
+  return LargestDivisor(steps, std::min(wanted, steps / kStepsPerChunk));
+}
+
+void TensorCoreLowering::EmitTiles() {
+  const ir::DType dtype = node().input(0)->type().dtype;
+  Part parts[2] = {
+      {.factor = row_factor(), .free_axis = axes_.row, .free = rows_},
+      {.factor = contraction_.column_factor,
+       .free_axis = axes_.column,
+       .free = kColumns,
+       .offset = 0}};
+  Dot dot{.depth = kStep};
+  int64_t elements = 0;
+  for (int i = 0; i < 2; ++i) {
+    Part& part = parts[i];
+    part.depth_major =
+        CoefficientOf(FactorIndex(part.factor), axes_.summed) != 1;
+    part.offset = elements;
+    elements += part.elements();
+    dot.factors[i] = {.offset = part.offset,
+                      .stride = part.stride(),
+                      .depth_major = part.depth_major};
+  }
+  factors_ = builder_.AddBuffer("factors", dtype, elements, BufferUse::kLocal);
+  sums_ = builder_.AddBuffer("sums", ir::DType::kF32,
+                             rows_ * (kColumns + kPadding), BufferUse::kLocal);
+  builder_.ShareMemory(sums_, factors_);
+  for (Dot::Factor& factor : dot.factors) factor.buffer = factors_;
+
+  parts_.assign(nest_->axes().size(), {});
+  std::vector<int> grid;
+  for (const int axis : axes_.batch) {
+    grid.push_back(AddPart(axis, Extent(axis)));
+  }
+  const int64_t depth = Extent(axes_.summed) / chunks_;
+  if (chunks_ > 1) {
+    grid.push_back(chunk_ = AddPart(axes_.summed, "chunk", chunks_, depth));
+  }
+  // Blocks that run together read the same rows, and all columns.
+  grid.push_back(
+      AddPart(axes_.row, "row_tile", Extent(axes_.row) / rows_, rows_));
+  grid.push_back(AddPart(axes_.column, "column_tile",
+                         Extent(axes_.column) / kColumns, kColumns));
+  thread_row_ = builder_.AddAxis("row", kThreadRows, AxisKind::kBlock);
+  grid.push_back(thread_row_);
+  const auto phase = builder_.BeginPhase(grid);
+  const int matrix = builder_.Matrix(rows_, kColumns);
+  const Parts outer = parts_;
+  {
+    const auto steps =
+        builder_.BeginLoop(AddPart(axes_.summed, "step", depth / kStep, kStep));
+    for (const Part& part : parts) EmitPart(part);
+    builder_.Barrier();
+    builder_.AddDot(matrix, dot);
+    builder_.Barrier();
+  }
+  parts_ = outer;
+  builder_.StoreMatrix(sums_, kColumns + kPadding, matrix);
+  builder_.Barrier();
+  EmitTileResults();
+}
+
+// Emits the loops in which the block's threads store a factor's part. Lanes run
+// along its contiguous axis.
+void TensorCoreLowering::EmitPart(const Part& part) {
+  const Parts outer = parts_;
+  const int lanes = part.depth_major ? part.free_axis : axes_.summed;
+  const int rows = part.depth_major ? axes_.summed : part.free_axis;
+  const int turn =
+      AddPart(rows, "turn", part.rows() / kThreadRows, kThreadRows);
+  parts_[rows].push_back({thread_row_, 1});
+  const int lane =
+      AddPart(lanes, "lane", part.stride() - kPadding, 1, AxisKind::kVector);
+  const auto turns = builder_.BeginLoop(turn);
+  const auto vector = builder_.BeginLoop(lane);
+  builder_.Store(factors_,
+                 {part.offset,
+                  {{turn, kThreadRows * part.stride()},
+                   {thread_row_, part.stride()},
+                   {lane, 1}}},
+                 EmitFactor(part.factor));
+  parts_ = outer;
+}
+
+void TensorCoreLowering::EmitTileResults() {
+  constexpr int64_t kStride = kColumns + kPadding;
+  const int turn = AddPart(axes_.row, "turn", rows_ / kThreadRows, kThreadRows);
+  parts_[axes_.row].push_back({thread_row_, 1});
+  const int lane =
+      AddPart(axes_.column, "lane", kColumns, 1, AxisKind::kVector);
+  const auto turns = builder_.BeginLoop(turn);
+  const auto vector = builder_.BeginLoop(lane);
+  const int sum = builder_.Load(
+      sums_,
+      {0, {{turn, kThreadRows * kStride}, {thread_row_, kStride}, {lane, 1}}});
+  if (chunks_ > 1) {
+    StorePartial(chunk_, sum);
+  } else {
+    EmitResults(sum);
+  }
+}
+
+}  // namespace
+
+LoweredKernel LowerTensorCore(const ir::Graph& body, const ir::Target& target,
+                              bool eager) {
+  return TensorCoreLowering(body, target, eager).Lower();
+}
+
+}  // namespace fusor::codegen

@@ -1,0 +1,213 @@
+// Contractions on tensor cores, in the kernel interpreter and in the emulator.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "codegen/kernel/access_analysis.h"
+#include "codegen/lower/lower.h"
+#include "ir/interpreter/host_tensor.h"
+#include "ir/interpreter/interpreter.h"
+#include "ir/io/printer.h"
+#include "ir/target/conv_problem.h"
+#include "tests/fakes/emulated_gpu.h"
+#include "tests/testing/graph_text.h"
+#include "tests/testing/numeric.h"
+#include "tests/testing/random_contraction.h"
+#include "tests/testing/random_graph.h"
+
+namespace fusor::codegen {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A body, its kernel, and its results in the interpreter.
+class TensorCoreCase {
+ public:
+  TensorCoreCase(std::unique_ptr<ir::Graph> body, uint64_t seed)
+      : body_(std::move(body)),
+        lowered_(LowerTensorCore(*body_, ir::FindTarget("nvidia-h200"), false)),
+        inputs_(test::RandomInputs(*body_, seed)) {
+    Verify(lowered_.kernel);
+    CheckResults(lowered_);
+  }
+
+  const ir::Graph& body() const { return *body_; }
+  const Kernel& kernel() const { return lowered_.kernel; }
+  std::vector<ir::Tensor>& inputs() { return inputs_; }
+
+  std::vector<ir::Tensor> Expected() const {
+    return ir::Interpret(*body_, inputs_, ir::EvalMode::kTyped);
+  }
+
+  std::vector<ir::Tensor> Interpreted() {
+    Fill();
+    std::vector<void*> pointers;
+    for (auto& bytes : storage_) pointers.push_back(bytes.data());
+    InterpretKernel(lowered_.kernel, pointers.data());
+    return Results();
+  }
+
+  std::vector<ir::Tensor> Emulated(const test::EmulatedModule& module,
+                                   size_t index) {
+    Fill();
+    std::vector<test::EmulatedBuffer> buffers;
+    for (size_t b = 0; b < storage_.size(); ++b) {
+      const KernelBuffer& buffer = lowered_.kernel.buffers[b];
+      buffers.push_back({storage_[b].data(), buffer.num_bytes(), buffer.written,
+                         !buffer.written});
+    }
+    EXPECT_EQ(
+        module.Run(index, CudaLaunches(lowered_.kernel), buffers, index + 1),
+        "");
+    return Results();
+  }
+
+ private:
+  void Fill() {
+    storage_.clear();
+    for (const ir::Tensor& input : inputs_) {
+      storage_.push_back(ir::TensorBytes(input));
+    }
+    for (size_t b = storage_.size(); b < lowered_.kernel.buffers.size(); ++b) {
+      storage_.emplace_back(lowered_.kernel.buffers[b].num_bytes());
+    }
+  }
+
+  std::vector<ir::Tensor> Results() const {
+    std::vector<ir::Tensor> results;
+    for (size_t i = 0; i < body_->outputs().size(); ++i) {
+      results.push_back(ir::LoadTensor(body_->outputs()[i].value->type(),
+                                       storage_[inputs_.size() + i]));
+    }
+    return results;
+  }
+
+  std::unique_ptr<ir::Graph> body_;
+  LoweredKernel lowered_;
+  std::vector<ir::Tensor> inputs_;
+  std::vector<std::vector<uint8_t>> storage_;  // by kernel buffer
+};
+
+test::EmulatedModule ModuleOf(const std::vector<TensorCoreCase>& cases) {
+  std::vector<std::string> texts;
+  for (const TensorCoreCase& c : cases) texts.push_back(PrintCuda(c.kernel()));
+  return test::EmulatedModule(texts);
+}
+
+TEST(LowerTensorCore, RandomContractionsAgreeWithTheInterpreter) {
+  std::vector<TensorCoreCase> cases;
+  for (uint64_t seed = 0; seed < 24; ++seed) {
+    cases.emplace_back(test::RandomTensorCoreContraction(seed), seed);
+  }
+  const test::EmulatedModule module = ModuleOf(cases);
+  for (size_t c = 0; c < cases.size() && !HasFailure(); ++c) {
+    SCOPED_TRACE(ir::Print(cases[c].body()));
+    const auto expected = cases[c].Expected();
+    const auto interpreted = cases[c].Interpreted();
+    const auto emulated = cases[c].Emulated(module, c);
+    const double tolerance = test::ContractionTolerance(cases[c].body());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_LT(test::MaxRelativeError(interpreted[i], expected[i]), tolerance)
+          << "interpreter, output " << i;
+      EXPECT_LT(test::MaxRelativeError(emulated[i], expected[i]), tolerance)
+          << "emulator, output " << i;
+    }
+  }
+}
+
+// Three directions of a 1x1 convolution with 64 -> 128 channels; the weight
+// gradient's sums are in chunks.
+constexpr const char* kDirections[] = {
+    R"(graph forward {
+      %x = data : bf16[2,64,16,16]{acdb}
+      %w = data : bf16[128,64,1,1]{acdb}
+      %y = conv2d(%x, %w) : bf16[2,128,16,16]{acdb}
+      return %y as "y"
+    })",
+    R"(graph grad_input {
+      %dy = data : bf16[2,128,16,16]{acdb}
+      %w = data : bf16[128,64,1,1]{acdb}
+      %dx = conv2d_grad_input(%dy, %w) {input_shape=[2,64,16,16]}
+        : bf16[2,64,16,16]{acdb}
+      return %dx as "dx"
+    })",
+    R"(graph grad_weight {
+      %x = data : bf16[8,64,16,16]{acdb}
+      %dy = data : bf16[8,128,16,16]{acdb}
+      %dw = conv2d_grad_weight(%x, %dy) {weight_shape=[128,64,1,1]}
+        : bf16[128,64,1,1]{acdb}
+      return %dw as "dw"
+    })"};
+
+// Sums of small integers are exact in any order.
+TEST(LowerTensorCore, SumsOfIntegersAreExact) {
+  std::vector<TensorCoreCase> cases;
+  for (const char* text : kDirections) {
+    cases.emplace_back(test::ParseOrDie(text), 1);
+    for (ir::Tensor& input : cases.back().inputs()) {
+      for (double& value : input.data) value = std::floor(value);
+    }
+  }
+  EXPECT_TRUE(std::ranges::any_of(
+      cases[2].kernel().buffers,
+      [](const KernelBuffer& buffer) { return buffer.name == "partial"; }));
+  const test::EmulatedModule module = ModuleOf(cases);
+  for (size_t c = 0; c < cases.size(); ++c) {
+    SCOPED_TRACE(kDirections[c]);
+    const auto expected = cases[c].Expected();
+    EXPECT_EQ(cases[c].Interpreted()[0].data, expected[0].data);
+    EXPECT_EQ(cases[c].Emulated(module, c)[0].data, expected[0].data);
+  }
+}
+
+// A missing barrier is a race in the emulator.
+TEST(LowerTensorCore, TheEmulatorFindsMissingBarriers) {
+  std::vector<TensorCoreCase> cases;
+  cases.emplace_back(test::ParseOrDie(kDirections[0]), 1);
+  std::string text = PrintCuda(cases[0].kernel());
+  const size_t entry = text.find("extern \"C\"");
+  for (int barrier = 0; barrier < 3; ++barrier) {
+    size_t at = entry;
+    for (int i = 0; i <= barrier; ++i) {
+      at = text.find("__syncthreads();", at + 1);
+    }
+    ASSERT_NE(at, std::string::npos);
+    std::string damaged = text;
+    damaged.replace(at, 16, "");
+    std::vector<std::vector<uint8_t>> storage;
+    std::vector<test::EmulatedBuffer> buffers;
+    for (const KernelBuffer& buffer : cases[0].kernel().buffers) {
+      storage.emplace_back(buffer.num_bytes());
+      buffers.push_back({storage.back().data(), buffer.num_bytes(),
+                         buffer.written, !buffer.written});
+    }
+    EXPECT_THAT(test::EmulatedModule(std::span(&damaged, 1))
+                    .Run(0, CudaLaunches(cases[0].kernel()), buffers),
+                HasSubstr("shared memory and races with"))
+        << barrier;
+  }
+}
+
+TEST(LowerTensorCore, FitsConvolutionsOfWholeTiles) {
+  const auto fits = [](const std::string& text) {
+    return ir::FitsTensorCores(*test::ParseOrDie(text)->nodes()[0]);
+  };
+  for (const char* text : kDirections) EXPECT_TRUE(fits(text)) << text;
+  const auto with = [](std::string from, std::string to) {
+    std::string text = kDirections[0];
+    for (size_t at = 0; (at = text.find(from, at)) != std::string::npos;
+         at += to.size()) {
+      text.replace(at, from.size(), to);
+    }
+    return text;
+  };
+  EXPECT_FALSE(fits(with("bf16", "f32")));
+  EXPECT_FALSE(fits(with("128", "96")));
+  EXPECT_FALSE(fits(with("16,16", "9,9")));
+}
+
+}  // namespace
+}  // namespace fusor::codegen
