@@ -397,8 +397,9 @@ bool FusePool(ir::Graph& graph, PassContext& context);
 // Generates kernels for the matmuls and 1x1 convolutions for which they are
 // estimated to be faster than the library, with the elementwise nodes that they
 // are fused with; see fuse_contraction.cc. Does nothing with eager rounding,
-// and on targets where the kernels have not been measured. Counts contractions,
-// contraction_prologues and contraction_epilogues.
+// and on CPUs where the kernels have not been measured. On GPUs, only fuses
+// those that the layout pass chose. Counts contractions, contraction_prologues
+// and contraction_epilogues.
 bool FuseContraction(ir::Graph& graph, PassContext& context);
 
 // On CPUs, moves reshapes from between fusible ops to library calls and inputs,

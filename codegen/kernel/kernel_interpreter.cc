@@ -13,6 +13,10 @@ namespace {
 using ir::DType;
 using ir::ScalarOp;
 
+// Products of kDot that are added exactly, as in the emulator of CUDA's tensor
+// cores.
+constexpr int64_t kDotUnit = 16;
+
 // Returns the dtype to which arithmetic on registers of `dtype` is rounded.
 DType ComputeDType(DType dtype) {
   switch (dtype) {
@@ -250,13 +254,18 @@ class Run {
                   At(stmt.index, 0) + row * stmt.dot.factors[0].stride + column,
                   value);
         } else {
-          value = Rounded(DType::kF32, value + DotAt(stmt.dot, row, column));
+          for (int64_t k = 0; k < stmt.dot.depth; k += kDotUnit) {
+            value =
+                Rounded(DType::kF32, value + DotAt(stmt.dot, row, column, k));
+          }
         }
       }
     }
   }
 
-  double DotAt(const Dot& dot, int64_t row, int64_t column) const {
+  // Returns the sum of the products from `first` on.
+  double DotAt(const Dot& dot, int64_t row, int64_t column,
+               int64_t first) const {
     const auto element = [&](size_t f, int64_t i, int64_t k) {
       const Dot::Factor& factor = dot.factors[f];
       return Element(
@@ -265,7 +274,7 @@ class Run {
                                               : i * factor.stride + k));
     };
     double sum = 0;
-    for (int64_t k = 0; k < dot.depth; ++k) {
+    for (int64_t k = first; k < std::min(first + kDotUnit, dot.depth); ++k) {
       sum += element(0, row, k) * element(1, column, k);
     }
     return sum;

@@ -11,6 +11,9 @@
 // the bytes that they move, against the generated kernel's arithmetic. Values
 // that general fusion would pass on inside a kernel save nothing: an epilogue
 // takes no node whose result another fusible node reads at once.
+//
+// On a GPU, the layout pass chooses the generated kernels
+// (kGeneratedAlgorithm). This pass only decides what they are fused with.
 
 #include <algorithm>
 #include <span>
@@ -61,7 +64,7 @@ constexpr int64_t kLargeWeightBytes = int64_t{1} << 22;
 // Cycles of a prologue per vector instruction, including what loads and stores
 // of packed rows delay.
 constexpr int64_t kPrologueCycles = 1;
-// FMAs per cycle of the target's peak rate.
+// FMAs per cycle of a CPU's peak rate.
 constexpr int64_t kFmasPerCycle = 2;
 
 bool IsElementwise(const Node& node) {
@@ -89,6 +92,12 @@ double Speed(const Node& node) {
   return node.output()->type().num_bytes() < kLargeWeightBytes
              ? kWeightSpeed
              : kLargeWeightSpeed;
+}
+
+// Returns whether the layout pass chose a generated kernel for tensor cores.
+bool IsChosen(const Node& node) {
+  return ir::FitsTensorCores(node) &&
+         node.attrs().String("algorithm") == ir::kGeneratedAlgorithm;
 }
 
 // Returns whether vectors of the type's fastest dimension are channels, and
@@ -143,12 +152,12 @@ class ContractionFusion {
   bool Run() {
     bool changed = EraseDeadNodes(graph_);  // dead readers prevent fusion
     if (std::none_of(graph_.nodes().begin(), graph_.nodes().end(),
-                     [](const auto& node) { return IsProduct(*node); })) {
+                     [&](const auto& node) { return IsConsidered(*node); })) {
       return changed;
     }
     changed |= DuplicateFreeNodes(graph_);
     for (const auto& node : graph_.nodes()) {
-      if (IsProduct(*node)) Find(*node);
+      if (IsConsidered(*node)) Find(*node);
     }
     for (Region& region : regions_) {
       by_node_.emplace(region.node, &region);
@@ -177,12 +186,16 @@ class ContractionFusion {
   }
 
  private:
+  bool IsConsidered(const Node& node) const {
+    return target_.simt ? IsChosen(node) : IsProduct(node);
+  }
+
   void Find(Node& node) {
     Region region{.node = &node};
     auto contraction = ContractionOf(node, &region.rejected);
     if (context_.options().eager_rounding) {
       region.rejected = "with eager rounding, fusion must not change sums";
-    } else if (std::string reason = NotMeasured(node);
+    } else if (std::string reason = target_.simt ? "" : NotMeasured(node);
                contraction.has_value() && !reason.empty()) {
       region.rejected = std::move(reason);
     } else if (contraction.has_value()) {
@@ -201,6 +214,12 @@ class ContractionFusion {
   // Estimates the library's call, and the generated kernel without a prologue.
   void SetArithmetic(Region& region) {
     const Node& node = *region.node;
+    if (target_.simt) {
+      region.plain_ns = std::max(ir::DirectNs(node, target_),
+                                 ir::KernelNs(ir::NodeBytes(node), target_));
+      region.library_ns = region.plain_ns;  // it is generated in any case
+      return;
+    }
     const auto candidates = context_.target().Candidates(node);
     const int64_t arithmetic = ArithmeticNs(node, target_);
     const int64_t memory = ir::KernelNs(ir::NodeBytes(node), target_);
@@ -232,7 +251,10 @@ class ContractionFusion {
         region.computed[i] = nullptr;
         if ((factors >> i & 1) != 0) AddPrologue(region, i, &prologue_ns);
       }
-      region.generated_ns = region.plain_ns + prologue_ns;
+      // On a GPU, some warps compute while others multiply or wait for memory.
+      region.generated_ns = target_.simt
+                                ? std::max(region.plain_ns, prologue_ns)
+                                : region.plain_ns + prologue_ns;
       if (!HasOtherIndices(region)) return;
       rejected = "a value is read at different indices";
     }
@@ -291,10 +313,47 @@ class ContractionFusion {
 
   // --- Prologue -------------------------------------------------------------
 
+  // Returns whether a kernel for tensor cores can load the value, read with
+  // that map beside a tensor of type `whole`: all images' pixels are one axis,
+  // so it reads all of them in the same order, or none.
+  static bool KeepsPixelsTogether(const Region& region, const Value& value,
+                                  const ir::IndexMap& map,
+                                  const ir::TensorType& whole) {
+    const ir::TensorType& type = value.type();
+    if (type.shape == whole.shape && type.layout == whole.layout) return true;
+    const ir::IndexMap& image = region.contraction.factors[0];
+    const ir::Shape& extents = region.contraction.domain.extents;
+    return std::ranges::none_of(map, [&](const ir::DimMap& dim) {
+      return dim.dim >= 0 && extents[dim.dim] > 1 &&
+             (dim.dim == image[0].dim || dim.dim == image[2].dim ||
+              dim.dim == image[3].dim);
+    });
+  }
+
+  // The same for what the epilogue reads, and for the free nodes that compute
+  // it.
+  static bool EpilogueKeepsPixels(const Region& region, const Value& value,
+                                  const ir::IndexMap& map) {
+    const Node* producer = value.producer();
+    if (producer == nullptr || !IsFree(*producer)) {
+      return KeepsPixelsTogether(region, value, map,
+                                 region.node->output()->type());
+    }
+    for (size_t i = 0; i < producer->num_inputs(); ++i) {
+      const auto operand = OperandMap(*producer, i, map);
+      if (!operand.has_value() ||
+          !EpilogueKeepsPixels(region, *producer->input(i), *operand)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   // The nodes that compute a factor, and what they load.
   struct Producers {
+    const Region& region;
+    const ir::TensorType& factor;
     std::unordered_map<const Value*, ir::IndexMap>& maps;  // of the region
-    int64_t elements;                                      // of the factor
     NodeSet nodes{};
     std::unordered_set<const Value*> loaded{};
   };
@@ -302,13 +361,18 @@ class ContractionFusion {
   // Adds the nodes that compute the value, which is read with that map. Returns
   // why the value must be loaded instead; empty if the nodes can join.
   std::string Collect(const Value& value, const ir::IndexMap& map,
-                      const NodeSet& epilogue, Producers& producers) const {
+                      Producers& producers) const {
+    const NodeSet& epilogue = producers.region.epilogue;
     const Node* node = value.producer();
     // Another kernel stores what its epilogue computes.
     const bool joins = MayJoin(node) && !owned_.contains(node);
-    const bool small =
-        value.type().num_elements() < producers.elements / kLoadedShare;
+    const bool small = value.type().num_elements() <
+                       producers.factor.num_elements() / kLoadedShare;
     if (!joins || (small && !IsFree(*node))) {
+      if (target_.simt && !KeepsPixelsTogether(producers.region, value, map,
+                                               producers.factor)) {
+        return "%" + value.name() + " differs between images or pixels";
+      }
       producers.loaded.insert(&value);
       return "";
     }
@@ -327,8 +391,7 @@ class ContractionFusion {
       if (!operand.has_value()) {
         return "%" + value.name() + " has no common loop nest";
       }
-      std::string reason =
-          Collect(*node->input(i), *operand, epilogue, producers);
+      std::string reason = Collect(*node->input(i), *operand, producers);
       if (!reason.empty()) return reason;
     }
     return "";
@@ -378,18 +441,17 @@ class ContractionFusion {
     }
     const int64_t bytes = value.type().num_bytes();
     auto maps = region.maps;
-    Producers producers{maps, value.type().num_elements()};
+    Producers producers{region, value.type(), maps};
     std::string reason;
     if (banned_.contains(&value)) {
       reason = "%" + value.name() + " is cheaper to load";
     } else if (!AllReadersAreContractions(value)) {
       reason = "%" + value.name() + " has other readers";
-    } else if (factor == region.contraction.column_factor &&
+    } else if (!target_.simt && factor == region.contraction.column_factor &&
                bytes > target_.l2_bytes) {
       reason = "%" + value.name() + " would be stored to be packed";
     } else {
-      reason = Collect(value, region.contraction.factors[factor],
-                       region.epilogue, producers);
+      reason = Collect(value, region.contraction.factors[factor], producers);
     }
     if (!reason.empty()) {
       region.rejected = reason;
@@ -413,9 +475,15 @@ class ContractionFusion {
         2 + std::count_if(nodes.begin(), nodes.end(), [](const Node* node) {
           return IsElementwise(*node);
         });
+    // On a GPU, each tile along the other factor computes it again.
+    const int64_t times =
+        target_.simt
+            ? region.contraction.FreeExtent(1 - factor) / ir::kTensorCoreTile
+            : 1;
+    const int64_t fmas = target_.simt ? 1 : kFmasPerCycle;
     *prologue_ns += static_cast<int64_t>(
-        2 * kFmasPerCycle * kPrologueCycles *
-        static_cast<double>(value.type().num_elements() * operations) /
+        2 * fmas * kPrologueCycles *
+        static_cast<double>(value.type().num_elements() * operations * times) /
         std::max(target_.peak_gflops_f32, 1.0));
   }
 
@@ -435,6 +503,8 @@ class ContractionFusion {
     const auto in = [](const std::vector<bool>& set, const Value* value) {
       return value->producer() != nullptr && set[value->producer()->position()];
     };
+    const ir::IndexMap& map =
+        region.contraction.domain.maps.at(region.node->output());
     for (size_t p = region.node->position() + 1; p < all.size(); ++p) {
       const Node& reader = *all[p];
       bool joins = IsElementwise(reader) && !owned_.contains(&reader) &&
@@ -442,7 +512,11 @@ class ContractionFusion {
                    reader.output()->type().shape == type.shape &&
                    reader.output()->type().layout == type.layout;
       for (const Value* input : reader.inputs()) {
-        if (!in(after, input)) continue;
+        if (!in(after, input)) {
+          joins = joins &&
+                  (!target_.simt || EpilogueKeepsPixels(region, *input, map));
+          continue;
+        }
         after[p] = true;
         if (in(beyond, input)) beyond[p] = true;
         joins &= input->producer() == region.node ||
@@ -546,8 +620,9 @@ class ContractionFusion {
             : "one kernel with " +
                   Join(parts, ", ", [](const auto& part) { return part; });
     if (!region.accepted) {
-      reason = region.generated_ns > 0 ? "the library is estimated to be faster"
-                                       : region.rejected;
+      reason = region.generated_ns == 0 ? region.rejected
+               : target_.simt           ? "it is fused with nothing"
+                              : "the library is estimated to be faster";
       if (region.generated_ns > 0 && !region.rejected.empty()) {
         reason += "; " + region.rejected;
       }
@@ -582,8 +657,12 @@ class ContractionFusion {
 
 bool FuseContraction(Graph& graph, PassContext& context) {
   const ir::Target& target = context.target().target();
-  if (target.simt || target.vector_bytes != kVectorBytes) return false;
-  return ContractionFusion(graph, context).Run();
+  const bool considers =
+      target.simt
+          ? std::ranges::any_of(
+                graph.nodes(), [](const auto& node) { return IsChosen(*node); })
+          : target.vector_bytes == kVectorBytes;
+  return considers && ContractionFusion(graph, context).Run();
 }
 
 }  // namespace fusor::passes

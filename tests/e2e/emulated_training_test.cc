@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "codegen/autotune/search_space.h"
 #include "ir/library_fusion.h"
 #include "models/model.h"
 #include "passes/passes.h"
@@ -158,6 +159,68 @@ TEST(EmulatedStepsTest, UpdateByOptimizersWithNormsAndCounts) {
                      ProgramKind::kTrain);
     training.Step(train);
     training.Step(train);
+  }
+}
+
+// Returns autotune results that choose the generated kernel of every
+// convolution that has one.
+ir::AutotuneResults GeneratedKernels(const ir::Graph& forward,
+                                     const EmulatedSetup& setup) {
+  EmulatedTraining training(setup);
+  codegen::CompileOptions options;
+  options.passes = setup.passes;
+  const codegen::TargetCompiler& compiler = training.session().compiler();
+  const codegen::SearchSpace space(forward, ProgramKind::kTrain, compiler,
+                                   options);
+  ir::AutotuneResults results;
+  results.origin.target = compiler.target().name;
+  results.origin.library = compiler.LibraryVersion();
+  results.origin.threads = compiler.target().threads;
+  for (const codegen::SearchCandidate& candidate : space.Candidates()) {
+    if (!candidate.kernel.has_value()) continue;
+    results.candidates[{candidate.problem, candidate.dtype}] = candidate.name;
+  }
+  return results;
+}
+
+int64_t NumDots(const codegen::Plan& plan) {
+  int64_t dots = 0;
+  for (const codegen::CompiledKernel& kernel : plan.kernels) {
+    for (const codegen::Phase& phase : kernel.kernel.phases) {
+      VisitStatements(phase.body, [&](const codegen::Stmt& stmt) {
+        dots += stmt.kind == codegen::StmtKind::kDot ? 1 : 0;
+      });
+    }
+  }
+  return dots;
+}
+
+// 1x1 convolutions and their gradients, in generated kernels and in the
+// library's.
+TEST(EmulatedStepsTest, TrainOnTensorCores) {
+  constexpr size_t kSteps = 2;
+  EmulatedSetup setup = SetupOf(DType::kF16, NormLowering::kKernels);
+  setup.classes = 4;
+  const auto graph = SmallBottlenecks(setup.batch, 64);
+  std::vector<double> losses;
+  for (const bool generated : {false, true}) {
+    if (generated) setup.passes.choices = GeneratedKernels(*graph, setup);
+    EmulatedTraining training(setup);
+    const int train = training.Add(graph->Clone(), ProgramKind::kTrain);
+    const runtime::Program& program = training.program(train);
+    if (generated) {
+      EXPECT_GE(NumDots(program.plan()), 10);
+      EXPECT_GE(program.report().counters.at("contraction_prologues"), 4);
+    } else {
+      EXPECT_EQ(NumDots(program.plan()), 0);
+    }
+    for (size_t step = 0; step < kSteps; ++step) {
+      training.Step(train, step == 0 ? ShareOf(DType::kF16) : 0);
+      losses.push_back(program.Read(program.FindOutput("loss")).data.at(0));
+    }
+  }
+  for (size_t step = 0; step < kSteps; ++step) {
+    EXPECT_NEAR(losses[step], losses[kSteps + step], 0.02 * losses[step]);
   }
 }
 

@@ -60,7 +60,8 @@ inline void EmulateAccess(EmulatedDevice::Access access, const void* pointer,
   const EmulatedDevice& device = *emulated_device;
   if (reinterpret_cast<uintptr_t>(pointer) % bytes == 0) {
     const bool shared = access >= EmulatedDevice::kSharedRead;
-    if (shared && device.num_ranges > 0 &&
+    // Local buffers are in shared memory, too.
+    if (device.num_ranges > 0 &&
         LiesWithin(device.shared_range, pointer, bytes)) {
       return;
     }

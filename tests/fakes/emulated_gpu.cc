@@ -374,7 +374,8 @@ class Launcher {
         access == EmulatedDevice::kSharedWrite) {
       CheckWithin("shared memory", pointer - shared_begin_, bytes,
                   shared_bytes_, write);
-      if (every_byte_ && bytes == sizeof(float)) CheckBanks(pointer, verb);
+      if (!every_byte_) return;
+      if (bytes == sizeof(float)) CheckBanks(pointer, verb);
       return AccessTraces("shared memory", shared_traces_,
                           pointer - shared_begin_, bytes, write);
     }

@@ -141,9 +141,8 @@ EmulatedTraining::EmulatedTraining(const EmulatedSetup& setup)
   data_[ir::kLearningRate] = MakeTensor({DType::kF32, {}, {}}, {0.01});
   data_["random_key"] = MakeTensor({DType::kI64, {}, {}}, {77});
   data_["step"] = MakeTensor({DType::kI32, {}, {}}, {3});
-  data_["images"] =
-      RandomTensor({DType::kU8, {batch, 32, 32, 3}, {}}, 2, 0, 256);
-  data_["labels"] = RandomTensor({DType::kI32, {batch}, {}}, 3, 0, 10);
+  data_["labels"] =
+      RandomTensor({DType::kI32, {batch}, {}}, 3, 0, setup.classes);
   std::vector<double> weights(static_cast<size_t>(batch), 1);
   weights.back() = 0;
   data_["weights"] = MakeTensor({DType::kF32, {batch}, {}}, std::move(weights));
@@ -152,6 +151,11 @@ EmulatedTraining::EmulatedTraining(const EmulatedSetup& setup)
 int EmulatedTraining::Add(std::unique_ptr<ir::Graph> graph,
                           codegen::ProgramKind kind,
                           std::unique_ptr<ir::Graph> alone) {
+  if (const ir::Value* images = graph->FindInput("images")) {
+    const bool bytes = images->type().dtype == DType::kU8;
+    data_["images"] =
+        RandomTensor(images->type(), 2, bytes ? 0 : -1, bytes ? 256 : 1);
+  }
   codegen::CompileOptions options;
   options.verification = passes::Verification::kAll;
   options.passes = setup_.passes;

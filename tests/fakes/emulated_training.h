@@ -17,9 +17,10 @@ namespace fusor::test {
 // Options of a training on the emulated GPU.
 struct EmulatedSetup {
   passes::PassOptions passes;  // their world size is `world_size`
-  int64_t batch = 4;           // images of 32 x 32 pixels, in ten classes
-  uint64_t seed = 1;           // for the order of work and threads
-  int world_size = 1;          // ranks, which all have the same data
+  int64_t batch = 4;           // images
+  int64_t classes = 10;
+  uint64_t seed = 1;   // for the order of work and threads
+  int world_size = 1;  // ranks, which all have the same data
   // Uses a library with every convolution, including those that cuDNN lacks.
   bool whole_library = false;
 };

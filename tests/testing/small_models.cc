@@ -139,21 +139,21 @@ std::unique_ptr<ir::Graph> SmallResidual(int64_t batch) {
   return graph;
 }
 
-std::unique_ptr<ir::Graph> SmallBottlenecks(int64_t batch) {
+std::unique_ptr<ir::Graph> SmallBottlenecks(int64_t batch, int64_t width) {
   auto graph = ImageGraph("bottlenecks", batch);
   ir::Builder b(*graph);
   ir::Value* x =
-      b.Relu(ConvNorm(b, graph->FindInput("images"), 8, 3, 1, "stem"));
+      b.Relu(ConvNorm(b, graph->FindInput("images"), width, 3, 1, "stem"));
   for (int block = 1; block <= 3; ++block) {
     const std::string name = "block" + std::to_string(block);
-    const int64_t width = block == 3 ? 16 : 8;
+    const int64_t inner = block == 3 ? 2 * width : width;
     const int64_t stride = block == 3 ? 2 : 1;
-    ir::Value* y = b.Relu(ConvNorm(b, x, width, 1, 1, name + ".conv1"));
-    y = b.Relu(ConvNorm(b, y, width, 3, stride, name + ".conv2"));
-    y = ConvNorm(b, y, 2 * width, 1, 1, name + ".conv3");
+    ir::Value* y = b.Relu(ConvNorm(b, x, inner, 1, 1, name + ".conv1"));
+    y = b.Relu(ConvNorm(b, y, inner, 3, stride, name + ".conv2"));
+    y = ConvNorm(b, y, 2 * inner, 1, 1, name + ".conv3");
     const std::string projection = name + ".downsample";
     ir::Value* shortcut =
-        block == 2 ? x : ConvNorm(b, x, 2 * width, 1, stride, projection);
+        block == 2 ? x : ConvNorm(b, x, 2 * inner, 1, stride, projection);
     b.set_location(name);
     x = b.Relu(b.Plus(y, shortcut));
   }

@@ -24,8 +24,10 @@ std::unique_ptr<ir::Graph> SmallResidual(int64_t batch = 2);
 
 // A stem and three bottleneck blocks: the shortcut of the first is widened,
 // that of the last is downsampled. Covers every position of a normalisation
-// next to a convolution in a ResNet. For 8x8 images and four classes.
-std::unique_ptr<ir::Graph> SmallBottlenecks(int64_t batch = 2);
+// next to a convolution in a ResNet. For 8x8 images and four classes. `width`:
+// channels of the stem, and of the first two blocks inside.
+std::unique_ptr<ir::Graph> SmallBottlenecks(int64_t batch = 2,
+                                            int64_t width = 8);
 
 // The layers of vgg16-bn for 32x32 images and ten classes, with 1 / `part` of
 // the channels. Fully connected layers have 64 features.

@@ -29,6 +29,10 @@ constexpr char kNormalised[] = R"(graph g {
 
 class FuseContractionTest : public testing::Test {
  protected:
+  explicit FuseContractionTest(
+      const ir::Target& target = ir::FindTarget("cpu-avx2"))
+      : library_(target) {}
+
   // Runs the pass and expects kernels that can be generated. Returns the
   // decision on each product.
   std::vector<Decision> Run(ir::Graph& graph, const PassOptions& options = {}) {
@@ -45,7 +49,7 @@ class FuseContractionTest : public testing::Test {
     return context.decisions();
   }
 
-  test::ModelledLibrary library_{ir::FindTarget("cpu-avx2")};
+  test::ModelledLibrary library_;
   std::map<std::string, int64_t> counters_;
 };
 
@@ -285,6 +289,100 @@ TEST_F(FuseContractionTest, IsOffWhereItWasNotMeasured) {
     PassContext context(library, {});
     EXPECT_FALSE(FuseContraction(*graph, context)) << name;
   }
+}
+
+// On a GPU, what the layout pass chose is fused. The gradient's kernel adds a
+// residual; the library's convolution stays.
+constexpr char kTensorCores[] = R"(graph g {
+      %y = data : f16[16,64,56,56]{acdb}
+      %dy = data : f16[16,256,56,56]{acdb}
+      %r = data : f16[16,64,56,56]{acdb}
+      %scale = data : f16[64]
+      %w = weight : f16[256,64,1,1]{acdb}
+      %s = broadcast(%scale) {dims=[1], shape=[16,64,56,56]}
+         : f16[16,64,56,56]{acdb}
+      %n = mul(%y, %s) : f16[16,64,56,56]{acdb} @"bn"
+      %x = relu(%n) : f16[16,64,56,56]{acdb} @"relu"
+      %z = conv2d(%x, %w) {algorithm="generated"}
+         : f16[16,256,56,56]{acdb} @"conv"
+      %dw = conv2d_grad_weight(%x, %dy)
+          {weight_shape=[256,64,1,1], algorithm="generated"}
+          : f16[256,64,1,1]{acdb} @"conv"
+      %dx = conv2d_grad_input(%dy, %w)
+          {input_shape=[16,64,56,56], algorithm="generated"}
+          : f16[16,64,56,56]{acdb} @"conv"
+      %sum = add(%dx, %r) : f16[16,64,56,56]{acdb} @"add"
+      return %z as "z", %dw as "dw", %sum as "sum"
+    })";
+
+class FuseTensorCoreTest : public FuseContractionTest {
+ protected:
+  FuseTensorCoreTest() : FuseContractionTest(ir::FindTarget("nvidia-h200")) {}
+};
+
+TEST_F(FuseTensorCoreTest, ChosenKernelsComputeTheirNeighbours) {
+  const auto graph = test::ParseOrDie(kTensorCores);
+  const auto decisions = Run(*graph);
+  test::ExpectSameGraph(R"(graph g {
+      %y = data : f16[16,64,56,56]{acdb}
+      %dy = data : f16[16,256,56,56]{acdb}
+      %r = data : f16[16,64,56,56]{acdb}
+      %scale = data : f16[64]
+      %w = weight : f16[256,64,1,1]{acdb}
+      %z = fusion(%scale, %y, %w) {rounding="fast"}
+         : f16[16,256,56,56]{acdb} @"conv" {
+        %scale = data : f16[64]
+        %y = data : f16[16,64,56,56]{acdb}
+        %w = data : f16[256,64,1,1]{acdb}
+        %s = broadcast(%scale) {dims=[1], shape=[16,64,56,56]}
+           : f16[16,64,56,56]{acdb}
+        %n = mul(%y, %s) : f16[16,64,56,56]{acdb} @"bn"
+        %x = relu(%n) : f16[16,64,56,56]{acdb} @"relu"
+        %z = conv2d(%x, %w) {algorithm="generated"}
+           : f16[16,256,56,56]{acdb} @"conv"
+        return %z as "z"
+      }
+      %dw = fusion(%scale, %y, %dy) {rounding="fast"}
+          : f16[256,64,1,1]{acdb} @"conv" {
+        %scale = data : f16[64]
+        %y = data : f16[16,64,56,56]{acdb}
+        %dy = data : f16[16,256,56,56]{acdb}
+        %s = broadcast(%scale) {dims=[1], shape=[16,64,56,56]}
+           : f16[16,64,56,56]{acdb}
+        %n = mul(%y, %s) : f16[16,64,56,56]{acdb} @"bn"
+        %x = relu(%n) : f16[16,64,56,56]{acdb} @"relu"
+        %dw = conv2d_grad_weight(%x, %dy)
+            {weight_shape=[256,64,1,1], algorithm="generated"}
+            : f16[256,64,1,1]{acdb} @"conv"
+        return %dw as "dw"
+      }
+      %sum = fusion(%dy, %w, %r) {rounding="fast"}
+           : f16[16,64,56,56]{acdb} @"conv" {
+        %dy = data : f16[16,256,56,56]{acdb}
+        %w = data : f16[256,64,1,1]{acdb}
+        %r = data : f16[16,64,56,56]{acdb}
+        %dx = conv2d_grad_input(%dy, %w)
+            {input_shape=[16,64,56,56], algorithm="generated"}
+            : f16[16,64,56,56]{acdb} @"conv"
+        %sum = add(%dx, %r) : f16[16,64,56,56]{acdb} @"add"
+        return %sum as "sum"
+      }
+      return %z as "z", %dw as "dw", %sum as "sum"
+    })",
+                        *graph);
+  EXPECT_EQ(decisions.size(), 3);
+  EXPECT_EQ(counters_["contraction_prologues"], 2);
+  EXPECT_EQ(counters_["contraction_epilogues"], 1);
+}
+
+TEST_F(FuseTensorCoreTest, LibraryCallsStay) {
+  std::string text = kTensorCores;
+  for (size_t at; (at = text.find("generated")) != std::string::npos;) {
+    text.replace(at, 9, "eng1");
+  }
+  const auto graph = test::ParseOrDie(text);
+  EXPECT_TRUE(Run(*graph).empty());
+  test::ExpectSameGraph(text, *graph);
 }
 
 }  // namespace
