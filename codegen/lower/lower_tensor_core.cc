@@ -129,8 +129,7 @@ void TensorCoreLowering::EmitTiles() {
       {.factor = row_factor(), .free_axis = axes_.row, .free = rows_},
       {.factor = contraction_.column_factor,
        .free_axis = axes_.column,
-       .free = kColumns,
-       .offset = 0}};
+       .free = kColumns}};
   Dot dot{.depth = kStep};
   int64_t elements = 0;
   for (int i = 0; i < 2; ++i) {

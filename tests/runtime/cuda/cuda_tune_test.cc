@@ -85,6 +85,21 @@ class OneEngine : public ChannelsLastCompiler {
   bool strided_statistics = true;  // also for the stem
 };
 
+// Offers one engine and, where there is one, a kernel for tensor cores.
+class EngineAndKernel : public OneEngine {
+ public:
+  using OneEngine::OneEngine;
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override {
+    auto candidates = OneEngine::Candidates(node);
+    if (!ir::FitsTensorCores(node)) return candidates;
+    candidates.push_back(candidates.at(0));
+    candidates.back().name = candidates.back().algorithm =
+        ir::kGeneratedAlgorithm;
+    return candidates;
+  }
+};
+
 // The first ops of a block's last gradient, if its shortcut has no
 // normalisation.
 constexpr char kShortcutGradient[] =
@@ -314,6 +329,30 @@ TEST_F(CudaTuneTest, MixedPrecisionIsMeasuredInItsOwnDtype) {
     EXPECT_EQ(c.dtype, ir::DType::kF16) << c.problem;
   }
   EXPECT_TRUE(result.choices.precisions.empty());
+}
+
+// A kernel takes one millisecond per phase, the engine three.
+TEST_F(CudaTuneTest, MeasuresGeneratedKernels) {
+  const EngineAndKernel compiler("nvidia-h200");
+  model_ = SmallBottlenecks(4, 64);
+  compile_.passes.precision.dtype = ir::DType::kF16;
+  compile_.passes.norm_lowering = passes::NormLowering::kKernels;
+  const runtime::TuneResult result =
+      Tune(true, compiler, [](const codegen::LibraryCall&) { return 3; });
+  EXPECT_TRUE(result.complete);
+  EXPECT_THAT(result.left_out, testing::IsEmpty());
+  std::set<std::string> generated;
+  for (const runtime::TunedCandidate& c : result.measured) {
+    if (c.name != ir::kGeneratedAlgorithm) continue;
+    EXPECT_THAT(c.ms, testing::AnyOf(1, 2)) << c.problem;
+    EXPECT_EQ(c.dtype, ir::DType::kF16);
+    generated.insert(c.problem);
+    EXPECT_EQ(result.choices.candidates.at({c.problem, c.dtype}), c.name);
+  }
+  EXPECT_GE(generated.size(), 9);
+  for (const auto& [key, name] : result.choices.candidates) {
+    EXPECT_TRUE(generated.contains(key.first) || name == "eng1") << key.first;
+  }
 }
 
 // The compiled step contains the fusions that are faster. Kernels compute the
