@@ -86,8 +86,8 @@ std::optional<ir::LibraryCandidate> DepthwiseKernel(const ir::Node& node,
   return candidate;
 }
 
-// Returns the generated kernel for a convolution on tensor cores, which no GPU
-// has measured: its estimate never makes it the first candidate.
+// Returns the generated kernel for a convolution on tensor cores. No GPU has
+// measured it, so it is listed after the library's engines.
 std::optional<ir::LibraryCandidate> TensorCoreKernel(
     const ir::Node& node, const ir::LibraryCandidate& library,
     const ir::Target& target) {
@@ -183,6 +183,7 @@ std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
     candidate.workspace_bytes = config.workspace_bytes;
     candidates.push_back(candidate);
   }
+  if (candidates.empty()) return {};
   if (auto generated = TensorCoreKernel(node, candidate, target_)) {
     candidates.push_back(*std::move(generated));
   }

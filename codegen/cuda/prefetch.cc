@@ -73,6 +73,7 @@ bool IsAsyncCopy(const Kernel& kernel, const Phase& phase, const Stmt& load,
   }
   const KernelBuffer& from = kernel.buffers[load.buffer];
   const KernelBuffer& to = kernel.buffers[store.buffer];
+  if (!to.local) return false;
   const Register& reg = kernel.registers[load.dst];
   const int64_t word = kCopiedBytes / ir::DTypeSize(from.dtype);
   for (const Stmt* access : {&load, &store}) {
@@ -87,9 +88,8 @@ bool IsAsyncCopy(const Kernel& kernel, const Phase& phase, const Stmt& load,
   VisitStatements(phase.body, [&](const Stmt& stmt) {
     reads += std::count(stmt.src.begin(), stmt.src.end(), load.dst);
   });
-  return to.local && !from.written && from.dtype == to.dtype &&
-         reg.dtype == from.dtype && reg.vector && reads == 1 &&
-         (block < 0 || Names(store.index, block));
+  return !from.written && from.dtype == to.dtype && reg.dtype == from.dtype &&
+         reg.vector && reads == 1 && (block < 0 || Names(store.index, block));
 }
 
 }  // namespace fusor::codegen

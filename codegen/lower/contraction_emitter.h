@@ -1,7 +1,7 @@
 #pragma once
 
-// What all lowerings of a contraction share: its loop nest, the elements of its
-// factors, and the statements that follow its sums.
+// The base of all lowerings of a contraction. It makes the loop nest, loads or
+// computes the factors, and emits the statements that read the sums.
 
 #include <memory>
 #include <string>

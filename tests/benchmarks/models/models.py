@@ -8,8 +8,9 @@ Runs fusor and PyTorch (eager in two layouts and compiled, all with jemalloc and
 huge pages) in turns, each in its own process: forward, backward and SGD with
 momentum on synthetic images. PyTorch's processes stay between the rounds of a
 model, so that it compiles once. With --jax-python, also ResNet-50 in JAX.
-Writes OUT.json (every run), OUT.md (a table) and OUT.svg (a chart). A model and dtype that OUT.json already has is not measured
-again. README.md in this folder says how to read the results.
+Writes OUT.json (every run), OUT.md (a table) and OUT.svg (a chart). A model and
+dtype that OUT.json already has is not measured again. README.md in this folder
+says how to read the results.
 """
 
 import argparse
