@@ -72,23 +72,48 @@ int ContractionEmitter::EmitFactor(int factor) {
   return emitter_->EvalAt(node().input(factor), contraction_.factors[factor]);
 }
 
-void ContractionEmitter::EmitResults(int reg) {
+int ContractionEmitter::RoundedTo(int reg, DType dtype) {
+  if (dtype == builder_.kernel().registers[reg].dtype && !eager_) return reg;
+  return builder_.Compute(ir::ScalarOp::kIdentity, dtype, {reg}, eager_);
+}
+
+// Stores the outputs that are elements of columns, or all others.
+void ContractionEmitter::StoreOutputs(bool of_columns) {
+  const ir::IndexMap& result = ResultAccess().map;
+  const auto stores = [&](const ir::Output& output) {
+    return (contraction_.domain.maps.at(output.value) != result) == of_columns;
+  };
+  for (const ir::Output& output : body_.outputs()) {
+    if (stores(output)) emitter_->Eval(output.value);
+  }
+  for (size_t i = 0; i < body_.outputs().size(); ++i) {
+    if (stores(body_.outputs()[i])) emitter_->StoreResult(i);
+  }
+}
+
+std::vector<int> ContractionEmitter::EmitResults(int reg) {
   emitter_->SetParts(parts_);
   if (node().num_inputs() == 3) {
     const int bias = emitter_->EvalAt(node().input(2), contraction_.bias);
     reg = builder_.Compute(ir::ScalarOp::kAdd, dtype_, {reg, bias});
   }
-  const DType dtype = node().output()->type().dtype;
-  if (dtype != dtype_ || eager_) {
-    reg = builder_.Compute(ir::ScalarOp::kIdentity, dtype, {reg}, eager_);
+  emitter_->Define(node().output(),
+                   RoundedTo(reg, node().output()->type().dtype));
+  std::vector<int> summands;
+  for (const Node* sum : contraction_.column_sums) {
+    summands.push_back(emitter_->Eval(sum->input(0)));
   }
-  emitter_->Define(node().output(), reg);
-  for (const ir::Output& output : body_.outputs()) {
-    emitter_->Eval(output.value);
+  StoreOutputs(false);
+  return summands;
+}
+
+void ContractionEmitter::EmitColumnResults(const std::vector<int>& sums) {
+  emitter_->SetParts(parts_);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const ir::Value* value = contraction_.column_sums[i]->output();
+    emitter_->Define(value, RoundedTo(sums[i], value->type().dtype));
   }
-  for (size_t i = 0; i < body_.outputs().size(); ++i) {
-    emitter_->StoreResult(i);
-  }
+  StoreOutputs(true);
 }
 
 void ContractionEmitter::AddPartialBuffer(int64_t chunks) {

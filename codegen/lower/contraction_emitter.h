@@ -49,9 +49,12 @@ class ContractionEmitter {
 
   // Emits the factor's element at the present parts. Returns its register.
   int EmitFactor(int factor);
-  // Emits what follows the sum in `reg`, at the present parts. All loads
-  // precede all stores.
-  void EmitResults(int reg);
+  // Emits what follows the sum in `reg`, at the present parts, but not what
+  // follows column sums. All loads precede all stores. Returns the summands of
+  // the contraction's column sums.
+  std::vector<int> EmitResults(int reg);
+  // Emits what follows the column sums in `sums`, at the present parts.
+  void EmitColumnResults(const std::vector<int>& sums);
 
   // Long sums are divided into chunks, whose sums are in a buffer of their own
   // until a last phase adds them.
@@ -76,6 +79,8 @@ class ContractionEmitter {
   Parts parts_;  // by axis of the nest; of the current phase
 
  private:
+  int RoundedTo(int reg, ir::DType dtype);
+  void StoreOutputs(bool of_columns);
   Index PartialIndex(int chunk) const;
 
   int partial_ = -1;  // buffer of the chunks' sums

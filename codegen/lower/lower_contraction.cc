@@ -4,6 +4,7 @@
 #include "codegen/lower/contraction_emitter.h"
 #include "codegen/lower/contraction_schedule.h"
 #include "codegen/lower/lower.h"
+#include "ir/support/error.h"
 
 namespace fusor::codegen {
 namespace {
@@ -86,6 +87,7 @@ bool IsStrided(const ir::IndexMap& map) {
 }
 
 LoweredKernel ContractionLowering::Lower() {
+  FUSOR_ASSERT(contraction_.column_sums.empty(), "column sums on a CPU");
   plan_ = ScheduleContraction(
       *nest_, contraction_, FactorAccess(row_factor()),
       FactorAccess(contraction_.column_factor),

@@ -4,9 +4,11 @@
 // axis, its threads compute the tile's part of each factor, store it in shared
 // memory, and add the product to the tile's sums (kDot). The sums then pass
 // through shared memory to the threads that compute and store the result, so
-// that these access whole cache lines.
+// that these access whole cache lines. For column sums, the block then adds its
+// rows, and further phases add the blocks' sums.
 
 #include <algorithm>
+#include <span>
 
 #include "codegen/kernel/access_analysis.h"
 #include "codegen/lower/contraction_emitter.h"
@@ -32,6 +34,8 @@ constexpr int64_t kPadding = 8;
 // steps a chunk, at least: a chunk's sums are stored and loaded once more.
 constexpr int64_t kBlocks = 2;
 constexpr int64_t kStepsPerChunk = 8;
+// Blocks' column sums that one block adds, at most, before others add those.
+constexpr int64_t kMostSums = 64;
 
 // The axes of the nest.
 struct Axes {
@@ -55,6 +59,7 @@ class TensorCoreLowering : ContractionEmitter {
     if (chunks_ > 1) AddPartialBuffer(chunks_);
     EmitTiles();
     if (chunks_ > 1) EmitCombination(axes_.column);
+    if (!contraction_.column_sums.empty()) EmitColumnSums();
     return Build();
   }
 
@@ -73,10 +78,15 @@ class TensorCoreLowering : ContractionEmitter {
   };
 
   void FindAxes();
+  int64_t RowTiles() const;
   int64_t NumChunks() const;
   void EmitTiles();
   void EmitPart(const Part& part);
   void EmitTileResults();
+  Index ColumnSumIndex(size_t sum, std::span<const AxisPart> tile,
+                       int64_t tiles) const;
+  void EmitColumnSums();
+  void AddColumnSums(int64_t tiles, int64_t groups);
 
   Axes axes_;
   int64_t rows_ = 0;  // of a tile
@@ -85,6 +95,8 @@ class TensorCoreLowering : ContractionEmitter {
   int thread_row_ = -1;
   int factors_ = -1;  // local buffers
   int sums_ = -1;
+  std::vector<AxisPart> row_tile_;  // of RowTiles, in the first phase
+  int column_sums_ = -1;            // buffer, by column sum, tile and column
 };
 
 void TensorCoreLowering::FindAxes() {
@@ -114,10 +126,17 @@ void TensorCoreLowering::FindAxes() {
                "tensor cores: {} axes", nest_->axes().size());
 }
 
+// Returns the tiles that a column has.
+int64_t TensorCoreLowering::RowTiles() const {
+  int64_t tiles = Extent(axes_.row) / rows_;
+  for (const int axis : axes_.batch) tiles *= Extent(axis);
+  return tiles;
+}
+
 // Returns the parts of the summed axis that fill the GPU.
 int64_t TensorCoreLowering::NumChunks() const {
-  int64_t tiles = Extent(axes_.row) / rows_ * (Extent(axes_.column) / kColumns);
-  for (const int axis : axes_.batch) tiles *= Extent(axis);
+  if (!contraction_.column_sums.empty()) return 1;
+  const int64_t tiles = RowTiles() * (Extent(axes_.column) / kColumns);
   const int64_t steps = Extent(axes_.summed) / kStep;
   const int64_t wanted = kBlocks * target_.threads / tiles;
   return LargestDivisor(steps, std::min(wanted, steps / kStepsPerChunk));
@@ -158,10 +177,17 @@ void TensorCoreLowering::EmitTiles() {
     grid.push_back(chunk_ = AddPart(axes_.summed, "chunk", chunks_, depth));
   }
   // Blocks that run together read the same rows, and all columns.
-  grid.push_back(
-      AddPart(axes_.row, "row_tile", Extent(axes_.row) / rows_, rows_));
+  const int row_tile =
+      AddPart(axes_.row, "row_tile", Extent(axes_.row) / rows_, rows_);
+  grid.push_back(row_tile);
   grid.push_back(AddPart(axes_.column, "column_tile",
                          Extent(axes_.column) / kColumns, kColumns));
+  row_tile_ = {{row_tile, 1}};
+  int64_t tiles = Extent(axes_.row) / rows_;
+  for (size_t i = axes_.batch.size(); i-- > 0;) {
+    row_tile_.push_back({grid[i], tiles});
+    tiles *= Extent(axes_.batch[i]);
+  }
   thread_row_ = builder_.AddAxis("row", kThreadRows, AxisKind::kBlock);
   grid.push_back(thread_row_);
   const auto phase = builder_.BeginPhase(grid);
@@ -205,20 +231,112 @@ void TensorCoreLowering::EmitPart(const Part& part) {
 
 void TensorCoreLowering::EmitTileResults() {
   constexpr int64_t kStride = kColumns + kPadding;
-  const int turn = AddPart(axes_.row, "turn", rows_ / kThreadRows, kThreadRows);
-  parts_[axes_.row].push_back({thread_row_, 1});
+  const size_t num_sums = contraction_.column_sums.size();
   const int lane =
       AddPart(axes_.column, "lane", kColumns, 1, AxisKind::kVector);
-  const auto turns = builder_.BeginLoop(turn);
   const auto vector = builder_.BeginLoop(lane);
-  const int sum = builder_.Load(
-      sums_,
-      {0, {{turn, kThreadRows * kStride}, {thread_row_, kStride}, {lane, 1}}});
-  if (chunks_ > 1) {
-    StorePartial(chunk_, sum);
-  } else {
-    EmitResults(sum);
+  std::vector<int> column_sums;
+  for (size_t i = 0; i < num_sums; ++i) {
+    column_sums.push_back(
+        builder_.Accumulator(ir::ScalarOp::kAdd, ir::DType::kF32));
   }
+  {
+    const int turn =
+        AddPart(axes_.row, "turn", rows_ / kThreadRows, kThreadRows);
+    parts_[axes_.row].push_back({thread_row_, 1});
+    const auto turns = builder_.BeginLoop(turn);
+    const int sum = builder_.Load(
+        sums_,
+        {0,
+         {{thread_row_, kStride}, {lane, 1}, {turn, kThreadRows * kStride}}});
+    if (chunks_ > 1) {
+      StorePartial(chunk_, sum);
+    } else {
+      const std::vector<int> summands = EmitResults(sum);
+      for (size_t i = 0; i < num_sums; ++i) {
+        builder_.Accumulate(column_sums[i], summands[i]);
+      }
+    }
+  }
+  if (num_sums == 0) return;
+  column_sums_ = builder_.AddBuffer(
+      "column_sums", ir::DType::kF32,
+      num_sums * RowTiles() * Extent(axes_.column), BufferUse::kScratch);
+  for (size_t i = 0; i < num_sums; ++i) {
+    builder_.Store(column_sums_, ColumnSumIndex(i, row_tile_, RowTiles()),
+                   builder_.ReduceBlock(column_sums[i]));
+  }
+}
+
+// --- Column sums -------------------------------------------------------------
+
+// Returns the element of a column sum of that tile, one of `tiles`, at the
+// present column.
+Index TensorCoreLowering::ColumnSumIndex(size_t sum,
+                                         std::span<const AxisPart> tile,
+                                         int64_t tiles) const {
+  const int64_t columns = Extent(axes_.column);
+  Index index{static_cast<int64_t>(sum) * tiles * columns, {}};
+  AddTerms(index, tile, columns);
+  AddTerms(index, parts_[axes_.column], 1);
+  return index;
+}
+
+void TensorCoreLowering::EmitColumnSums() {
+  int64_t tiles = RowTiles();
+  if (tiles > kMostSums) {
+    const int64_t groups = LargestDivisor(tiles, kMostSums);
+    AddColumnSums(tiles, groups);
+    tiles = groups;
+  }
+  AddColumnSums(tiles, 1);
+}
+
+// Emits a phase that adds the sums of each group of tiles. If there is only one
+// group, also emits what follows the sums.
+void TensorCoreLowering::AddColumnSums(int64_t tiles, int64_t groups) {
+  const size_t num_sums = contraction_.column_sums.size();
+  const int64_t rows = LargestDivisor(tiles / groups, kThreadRows);
+  const int64_t turns = tiles / groups / rows;
+  parts_.assign(nest_->axes().size(), {});
+  std::vector<int> grid;
+  std::vector<AxisPart> group{{-1, 0}};
+  if (groups > 1) {
+    group = {{builder_.AddAxis("group", groups), 1}};
+    grid.push_back(group[0].axis);
+  }
+  std::vector<AxisPart> tile{{group[0].axis, group[0].factor * turns * rows}};
+  if (rows > 1) {
+    grid.push_back(builder_.AddAxis("row", rows, AxisKind::kBlock));
+    tile.push_back({grid.back(), 1});
+  }
+  parts_[axes_.column] = builder_.AddGridAxis(
+      grid, "column", Extent(axes_.column), 1, AxisKind::kVector);
+  const auto phase = builder_.BeginPhase(grid);
+  std::vector<int> sums;
+  for (size_t i = 0; i < num_sums; ++i) {
+    sums.push_back(builder_.Accumulator(ir::ScalarOp::kAdd, ir::DType::kF32));
+  }
+  {
+    const int turn = builder_.AddAxis("turn", turns);
+    tile.push_back({turn, rows});
+    const auto loop = builder_.BeginLoop(turn);
+    for (size_t i = 0; i < num_sums; ++i) {
+      builder_.Accumulate(
+          sums[i], builder_.Load(column_sums_, ColumnSumIndex(i, tile, tiles)));
+    }
+  }
+  if (rows > 1) {
+    for (int& sum : sums) sum = builder_.ReduceBlock(sum);
+  }
+  if (groups == 1) return EmitColumnResults(sums);
+  const int to = builder_.AddBuffer("group_sums", ir::DType::kF32,
+                                    num_sums * groups * Extent(axes_.column),
+                                    BufferUse::kScratch);
+  for (size_t i = 0; i < num_sums; ++i) {
+    builder_.Store(to, ColumnSumIndex(i, group, groups), sums[i]);
+  }
+  column_sums_ = to;
 }
 
 }  // namespace

@@ -68,17 +68,26 @@ bool IsStridedDepthwiseGradient(const Node& node) {
 }
 
 bool FitsTensorCores(const Node& node) {
-  if (!IsPlainConvolution(node)) return false;
-  const Convolution conv = *ConvolutionOf(node);
-  const DType dtype = node.output()->type().dtype;
+  const auto conv = ConvolutionOf(node);
+  if (!conv.has_value()) return false;
+  const Node& op = LibraryOp(node);
+  const DType dtype = op.input(0)->type().dtype;
+  const DType result = op.output()->type().dtype;
   const bool half = dtype == DType::kF16 || dtype == DType::kBF16;
-  if (!half || node.input(0)->type().dtype != dtype ||
-      node.input(1)->type().dtype != dtype) {
+  if (!half || op.input(1)->type().dtype != dtype ||
+      (result != dtype && result != DType::kF32)) {
     return false;
   }
-  const Shape& w = conv.weight.shape;
-  const Shape& y = conv.y.shape;
-  const Attrs& attrs = node.attrs();
+  // A kernel computes the operands tile by tile, some of them again and again.
+  const bool returns_operand =
+      IsLibraryFusion(node) &&
+      std::ranges::any_of(node.body()->outputs(), [&](const Output& output) {
+        return output.value == op.input(0) || output.value == op.input(1);
+      });
+  if (returns_operand) return false;
+  const Shape& w = conv->weight.shape;
+  const Shape& y = conv->y.shape;
+  const Attrs& attrs = op.attrs();
   return w[2] == 1 && w[3] == 1 && attrs.Int("groups") == 1 &&
          AreOnes(attrs.Ints("stride")) &&
          std::ranges::all_of(attrs.Ints("pad"),

@@ -40,8 +40,9 @@ bool IsStridedDepthwiseGradient(const Node& node);
 // Divides the extents of matrix products that tensor cores compute in generated
 // kernels: codegen::LowerTensorCore.
 inline constexpr int64_t kTensorCoreTile = 64;
-// True for a 1x1 convolution, or a gradient of one, with stride 1 and in 16-bit
-// floats, that is such a product: of channels and of all images' pixels.
+// True for a 1x1 convolution, or a gradient of one, with stride 1 and of 16-bit
+// floats, that is such a product: of channels and of all images' pixels. Also
+// for a library fusion of one that does not return an operand of it.
 bool FitsTensorCores(const Node& node);
 
 // Returns a one-line key of what determines a library's speed besides dtypes,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_set>
 
 #include "ir/op.h"
 #include "ir/target/conv_problem.h"
@@ -143,7 +144,8 @@ int FastestDim(const TensorType& type) {
 }
 
 // Adds the maps of all values of a body: backwards from the factors, forwards
-// from the result, and backwards from its readers.
+// from the result and the column sums, and backwards from their readers. Finds
+// the column sums.
 class BodyMaps {
  public:
   BodyMaps(const ir::Graph& body, Contraction& c)
@@ -152,6 +154,9 @@ class BodyMaps {
   // Returns the rejection reason; empty if all values have a map.
   std::string Run() {
     const Node& node = *contraction_.node;
+    for (const auto& any : body_.nodes()) {
+      if (ReadsAny(*any, after_) || ReadsResult(*any)) after_.insert(any.get());
+    }
     for (size_t i = 0; i < 2; ++i) {
       if (!SetBackwards(node.input(i), contraction_.factors[i])) return reason_;
     }
@@ -160,31 +165,86 @@ class BodyMaps {
       return reason_;
     }
     for (const auto& reader : body_.nodes()) {
-      if (!DependsOnResult(*reader)) continue;
-      if (reader->op().fusion != ir::FusionKind::kElementwise) {
-        return "%" + reader->output()->name() + " is not elementwise";
-      }
-      const IndexMap result = maps_.at(node.output());
-      if (!Set(reader->output(), result)) return reason_;
-      for (size_t i = 0; i < reader->num_inputs(); ++i) {
-        if (!SetBackwards(reader->input(i), result)) return reason_;
-      }
+      if (after_.contains(reader.get()) && !SetReader(*reader)) return reason_;
     }
     for (const auto& any : body_.nodes()) {
       if (!maps_.contains(any->output())) return "a value is not read";
     }
-    return "";
+    return OutputRejection();
   }
 
  private:
-  bool DependsOnResult(const Node& node) const {
-    if (&node == contraction_.node) return false;
-    return std::any_of(node.inputs().begin(), node.inputs().end(),
-                       [&](const Value* input) {
-                         return input->producer() != nullptr &&
-                                (input->producer() == contraction_.node ||
-                                 DependsOnResult(*input->producer()));
-                       });
+  bool ReadsResult(const Node& node) const {
+    const std::vector<Value*>& inputs = node.inputs();
+    return std::any_of(inputs.begin(), inputs.end(), [&](const Value* input) {
+      return input->producer() == contraction_.node;
+    });
+  }
+
+  static bool ReadsAny(const Node& node,
+                       const std::unordered_set<const Node*>& producers) {
+    const std::vector<Value*>& inputs = node.inputs();
+    return std::any_of(inputs.begin(), inputs.end(), [&](const Value* input) {
+      return producers.contains(input->producer());
+    });
+  }
+
+  // Returns the map of a column sum, a vector along the result's fastest
+  // dimension.
+  IndexMap ColumnMap() const {
+    return {{.dim = FastestDim(contraction_.node->output()->type())}};
+  }
+
+  // Returns whether the reduction of a tensor of the result's shape keeps only
+  // its fastest dimension.
+  bool IsColumnSum(const Node& reduce) const {
+    const TensorType& result = contraction_.node->output()->type();
+    if (reduce.attrs().String("kind") != "sum" ||
+        reduce.input(0)->type().shape != result.shape) {
+      return false;
+    }
+    std::vector<int64_t> rest;
+    for (size_t d = 0; d < result.rank(); ++d) {
+      if (static_cast<int>(d) != FastestDim(result)) {
+        rest.push_back(static_cast<int64_t>(d));
+      }
+    }
+    return reduce.attrs().Ints("dims") == rest;
+  }
+
+  // Sets the maps of a node that depends on the result, and of what it reads.
+  bool SetReader(const Node& reader) {
+    const IndexMap result = maps_.at(contraction_.node->output());
+    if (reader.op().fusion == ir::FusionKind::kReduce && IsColumnSum(reader)) {
+      contraction_.column_sums.push_back(&reader);
+      of_columns_.insert(&reader);
+      return Set(reader.output(), ColumnMap()) &&
+             SetBackwards(reader.input(0), result);
+    }
+    if (reader.op().fusion != ir::FusionKind::kElementwise) {
+      reason_ = "%" + reader.output()->name() + " is not elementwise";
+      return false;
+    }
+    const bool of_columns = ReadsAny(reader, of_columns_);
+    if (of_columns) of_columns_.insert(&reader);
+    const IndexMap map = of_columns ? ColumnMap() : result;
+    if (!Set(reader.output(), map)) return false;
+    for (const Value* input : reader.inputs()) {
+      if (!SetBackwards(input, map)) return false;
+    }
+    return true;
+  }
+
+  std::string OutputRejection() const {
+    for (const ir::Output& output : body_.outputs()) {
+      const auto found = maps_.find(output.value);
+      const bool known =
+          found != maps_.end() &&
+          (found->second == maps_.at(contraction_.node->output()) ||
+           (!contraction_.column_sums.empty() && found->second == ColumnMap()));
+      if (!known) return "%" + output.value->name() + " is not stored by tiles";
+    }
+    return "";
   }
 
   bool Set(const Value* value, const IndexMap& map) {
@@ -199,9 +259,7 @@ class BodyMaps {
     const Node* producer = value->producer();
     if (producer == nullptr) return true;
     if (!Set(value, map)) return false;
-    if (producer == contraction_.node || DependsOnResult(*producer)) {
-      return true;
-    }
+    if (producer == contraction_.node || after_.contains(producer)) return true;
     if (!IsFusible(*producer) ||
         producer->op().fusion == ir::FusionKind::kReduce ||
         producer->op().fusion == ir::FusionKind::kIndexed) {
@@ -220,8 +278,10 @@ class BodyMaps {
   }
 
   const ir::Graph& body_;
-  const Contraction& contraction_;
+  Contraction& contraction_;
   std::unordered_map<const Value*, IndexMap>& maps_;
+  std::unordered_set<const Node*> after_;       // depend on the result
+  std::unordered_set<const Node*> of_columns_;  // column sums and their readers
   std::string reason_;
 };
 

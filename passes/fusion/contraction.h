@@ -7,11 +7,15 @@
 // with one index map per tensor. Forward, data gradient and weight gradient
 // differ only in their maps. A kernel of one contraction may contain
 // elementwise nodes that compute its factors (prologue) or read its result
-// (epilogue).
+// (epilogue). On a GPU it may also contain column sums: sums of the result, or
+// of the epilogue's values, over all dimensions but the result's fastest, such
+// as the statistics of batch normalisation, and elementwise nodes that read
+// them.
 
 #include <array>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ir/graph.h"
 #include "passes/fusion/iteration_domain.h"
@@ -29,6 +33,7 @@ struct Contraction {
   // are multiplied by scalars of the other factor.
   int column_factor = 1;
   bool contiguous = false;  // whether its elements for a vector are adjacent
+  std::vector<const ir::Node*> column_sums;  // of a body, in its order
 
   int64_t macs() const;
   // Returns the product of the extents that `factor` has and the other has not.
@@ -44,7 +49,8 @@ std::optional<Contraction> ContractionOf(const ir::Node& node,
 const ir::Node* ContractionIn(const ir::Graph& body);
 
 // Returns the contraction of a body with the maps of all its values; nullopt
-// and the reason if a value has no map or several.
+// and the reason if a value has no map or several. Each output of the body has
+// the map of the result or, if there are column sums, that of a column sum.
 std::optional<Contraction> AnalyzeContraction(const ir::Graph& body,
                                               std::string* reason);
 

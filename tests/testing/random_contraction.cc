@@ -175,6 +175,25 @@ class Generator {
     }
     if (draw_.Chance(0.3)) value = b_.Cast(value, DType::kF32);
     graph_->AddOutput(value, "y1");
+    if (tensor_cores_ && draw_.Chance(0.5)) AddColumnSums(value);
+  }
+
+  // Adds the sums of the value and of its square over all dimensions but the
+  // fastest, and what reads them.
+  void AddColumnSums(Value* value) {
+    const Shape& shape = value->type().shape;
+    const size_t column = shape.size() == 4 ? 1 : shape.size() - 1;
+    Ints rows;
+    for (size_t d = 0; d < shape.size(); ++d) {
+      if (d != column) rows.push_back(static_cast<int64_t>(d));
+    }
+    Value* wide = b_.Cast(value, DType::kF32);
+    Value* sum = b_.ReduceSum(wide, rows);
+    Value* squares = b_.ReduceSum(b_.Times(wide, wide), rows);
+    graph_->AddOutput(sum, "sum");
+    Value* scale = Input({DType::kF32, {shape[column]}, {}});
+    graph_->AddOutput(b_.Plus(b_.Times(squares, scale), b_.Times(sum, 0.5)),
+                      "moment");
   }
 
   Draw draw_;

@@ -16,7 +16,7 @@ namespace fusor::test {
 std::unique_ptr<ir::Graph> RandomContraction(uint64_t seed);
 
 // Returns one that codegen::LowerTensorCore takes: of 16-bit floats, channels
-// last, extents of 64, 128 or 192.
+// last, extents of 64, 128 or 192. Half of them have column sums.
 std::unique_ptr<ir::Graph> RandomTensorCoreContraction(uint64_t seed);
 
 // Returns the largest MaxRelativeError of a kernel's results for that graph.

@@ -4,6 +4,7 @@
 
 #include "codegen/compiler.h"
 #include "codegen/lower/lower.h"
+#include "ir/library_fusion.h"
 #include "ir/support/error.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
@@ -95,6 +96,22 @@ TEST(NvrtcTest, ShowsTextPtxAndResources) {
                             "stack\n"));
 }
 
+// Expects that a contraction for an H200 computes on tensor cores, from
+// operands that are copied to shared memory while it computes, or that it
+// computes, and that it holds its sums in registers.
+void ExpectTensorCoreCode(const ir::Graph& body, bool copies) {
+  const auto compiler = Compiler("nvidia-h200");
+  const auto artifacts = compiler->KernelArtifacts(
+      codegen::LowerTensorCore(body, compiler->target(), false).kernel);
+  const std::string& ptx = artifacts[1].text;
+  EXPECT_THAT(ptx, HasSubstr("mma.sync.aligned.m16n8k16.row.col.f32."));
+  EXPECT_THAT(ptx, HasSubstr("ldmatrix.sync.aligned.m8n8.x4."));
+  EXPECT_EQ(ptx.find("cp.async.cg.shared.global") != std::string::npos, copies);
+  EXPECT_THAT(artifacts.back().text,
+              ContainsRegex("fusor_p0: ([1-9][0-9]|1[01][0-9]|12[0-8]) "
+                            "registers, 0 bytes of stack\n"));
+}
+
 // A 1x1 convolution of 256 -> 64 channels and its gradients.
 TEST(NvrtcTest, TensorCoreKernelsKeepTheirSumsInRegisters) {
   for (const char* text : {R"(graph forward {
@@ -118,18 +135,50 @@ TEST(NvrtcTest, TensorCoreKernelsKeepTheirSumsInRegisters) {
              return %dw as "dw"
            })"}) {
     SCOPED_TRACE(text);
-    const auto body = ParseOrDie(text);
-    const auto compiler = Compiler("nvidia-h200");
-    const auto artifacts = compiler->KernelArtifacts(
-        codegen::LowerTensorCore(*body, compiler->target(), false).kernel);
-    const std::string& ptx = artifacts[1].text;
-    EXPECT_THAT(ptx, HasSubstr("mma.sync.aligned.m16n8k16.row.col.f32."));
-    EXPECT_THAT(ptx, HasSubstr("ldmatrix.sync.aligned.m8n8.x4."));
-    EXPECT_THAT(ptx, HasSubstr("cp.async.cg.shared.global"));
-    EXPECT_THAT(artifacts.back().text,
-                ContainsRegex("fusor_p0: ([1-9][0-9]|1[01][0-9]|12[0-8]) "
-                              "registers, 0 bytes of stack\n"));
+    ExpectTensorCoreCode(*ParseOrDie(text), /*copies=*/true);
   }
+}
+
+// A convolution of a normalised image, with sums of its result.
+TEST(NvrtcTest, TensorCoreKernelsWithStatisticsKeepTheirSumsInRegisters) {
+  const auto graph = ParseOrDie(R"(graph g {
+    %x = data : f16[16,256,28,28]{acdb}
+    %y = data : f16[16,256,28,28]{acdb}
+    %scale = data : f16[256]
+    %shift = data : f16[256]
+    %w = data : f16[64,256,1,1]{acdb}
+    %z = conv2d(%x, %w) : f16[16,64,28,28]{acdb}
+    return %z as "z"
+  })");
+  const auto input = [&](size_t i) { return graph->input(i); };
+  ir::LibraryFusion fusion(*graph->nodes()[0]);
+  fusion.AddChannelSums();
+  fusion.SetPrologue({input(1), input(2), input(3)});
+  const ir::Node* node = std::move(fusion).Build(*graph, nullptr);
+  ExpectTensorCoreCode(*node->body(), /*copies=*/true);  // of the weight
+}
+
+// A data gradient that is masked, with sums of the gradient of a normalisation.
+TEST(NvrtcTest, TensorCoreKernelsWithMasksKeepTheirSumsInRegisters) {
+  const auto graph = ParseOrDie(R"(graph g {
+    %dy = data : f16[16,64,28,28]{acdb}
+    %w = data : f16[64,256,1,1]{acdb}
+    %x = data : f16[16,256,28,28]{acdb}
+    %shortcut = data : f16[16,256,28,28]{acdb}
+    %mean = data : f32[256]
+    %deviation = data : f32[256]
+    %scale = data : f32[256]
+    %bias = data : f32[256]
+    %dx = conv2d_grad_input(%dy, %w) {input_shape=[16,256,28,28]}
+        : f16[16,256,28,28]{acdb}
+    return %dx as "dx"
+  })");
+  const auto input = [&](size_t i) { return graph->input(i); };
+  const ir::SavedNorm norm{input(2), input(4), input(5), input(6), input(7)};
+  ir::LibraryFusion fusion(*graph->nodes()[0]);
+  fusion.MaskAndSum({&norm, 1}, input(3));
+  const ir::Node* node = std::move(fusion).Build(*graph, nullptr);
+  ExpectTensorCoreCode(*node->body(), /*copies=*/true);
 }
 
 TEST(NvrtcTest, ShowsSassWhereThereIsADisassembler) {

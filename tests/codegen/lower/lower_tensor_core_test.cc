@@ -163,6 +163,31 @@ TEST(LowerTensorCore, SumsOfIntegersAreExact) {
   }
 }
 
+// The result has 66 tiles of rows, more than one block adds.
+TEST(LowerTensorCore, AddsColumnSumsInGroups) {
+  TensorCoreCase c(test::ParseOrDie(R"(graph sums {
+    %a = data : f16[8448,64]
+    %b = data : f16[64,64]
+    %y = matmul(%a, %b) : f16[8448,64]
+    %wide = cast(%y) {dtype="f32"} : f32[8448,64]
+    %sum = reduce(%wide) {kind="sum", dims=[0]} : f32[64]
+    %mean = mul(%sum, %sum) : f32[64]
+    return %mean as "mean", %y as "y"
+  })"),
+                   1);
+  for (ir::Tensor& input : c.inputs()) {
+    for (double& value : input.data) value = std::floor(value);
+  }
+  EXPECT_TRUE(std::ranges::any_of(
+      c.kernel().buffers,
+      [](const KernelBuffer& buffer) { return buffer.name == "group_sums"; }));
+  const auto expected = c.Expected();
+  const auto interpreted = c.Interpreted();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(interpreted[i].data, expected[i].data) << i;
+  }
+}
+
 // A missing barrier is a race in the emulator.
 TEST(LowerTensorCore, TheEmulatorFindsMissingBarriers) {
   std::vector<TensorCoreCase> cases;
@@ -207,6 +232,33 @@ TEST(LowerTensorCore, FitsConvolutionsOfWholeTiles) {
   EXPECT_FALSE(fits(with("bf16", "f32")));
   EXPECT_FALSE(fits(with("128", "96")));
   EXPECT_FALSE(fits(with("16,16", "9,9")));
+}
+
+// The second fusion returns what the convolution reads.
+TEST(LowerTensorCore, FitsLibraryFusionsThatReturnNoOperand) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %x = data : f16[1,64,8,8]{acdb}
+    %w = data : f16[64,64,1,1]{acdb}
+    %y, %s = fusion(%x, %w) {kind="library"} : f16[1,64,8,8]{acdb}, f32[64] {
+      %x = data : f16[1,64,8,8]{acdb}
+      %w = data : f16[64,64,1,1]{acdb}
+      %y = conv2d(%x, %w) : f16[1,64,8,8]{acdb}
+      %wide = cast(%y) {dtype="f32"} : f32[1,64,8,8]{acdb}
+      %s = reduce(%wide) {dims=[0,2,3], kind="sum"} : f32[64]
+      return %y as "y", %s as "s"
+    }
+    %z, %r = fusion(%x, %w) {kind="library"}
+           : f16[1,64,8,8]{acdb}, f16[1,64,8,8]{acdb} {
+      %x = data : f16[1,64,8,8]{acdb}
+      %w = data : f16[64,64,1,1]{acdb}
+      %r = relu(%x) : f16[1,64,8,8]{acdb}
+      %z = conv2d(%r, %w) : f16[1,64,8,8]{acdb}
+      return %z as "z", %r as "r"
+    }
+    return %y as "y", %s as "s", %z as "z", %r as "r"
+  })");
+  EXPECT_TRUE(ir::FitsTensorCores(*graph->nodes()[0]));
+  EXPECT_FALSE(ir::FitsTensorCores(*graph->nodes()[1]));
 }
 
 }  // namespace
