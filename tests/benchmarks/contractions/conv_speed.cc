@@ -1,8 +1,8 @@
 // Measures the candidates for convolutions on the CPU: each shape in three
 // directions. Most 3x3 filters have groups, as in RegNet and ResNeXt, or one
-// channel per group, as in MobileNet; the 1x1 filters are ResNet's and
-// DenseNet's. All candidates run in turns. Prints medians as a Markdown table.
-// Copies of operands to a candidate's layouts do not count.
+// channel per group, as in MobileNet and ConvNeXt; the 1x1 filters are ResNet's
+// and DenseNet's. All candidates run in turns. Prints medians as a Markdown
+// table. Copies of operands to a candidate's layouts do not count.
 
 #include <fmt/format.h>
 
@@ -48,7 +48,8 @@ constexpr Shape kShapes[] = {
     {768, 1, 17, 192, 1},  {1024, 1, 14, 128, 1}, {104, 1, 28, 104, 1},
     {116, 1, 14, 116, 1},  {120, 1, 28, 40, 1},   {168, 1, 28, 168, 1},
     {200, 1, 14, 80, 1},   {208, 1, 14, 208, 1},  {232, 1, 7, 232, 1},
-    {408, 1, 14, 408, 1},  {408, 1, 14, 912, 1},  {440, 1, 7, 440, 1}};
+    {408, 1, 14, 408, 1},  {408, 1, 14, 912, 1},  {440, 1, 7, 440, 1},
+    {72, 72, 28, 72, 5},   {96, 96, 14, 96, 5},   {96, 96, 56, 96, 7}};
 
 constexpr const char* kOps[] = {"conv2d", "conv2d_grad_input",
                                 "conv2d_grad_weight"};
@@ -143,8 +144,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--kernel", kernel, "Only shapes of this kernel size (0: all)")
       ->capture_default_str();
-  bool bf16 = false;
+  bool bf16 = false, depthwise = false;
   app.add_flag("--bf16", bf16, "Of bf16 instead of f32");
+  app.add_flag("--depthwise", depthwise, "Only depthwise convolutions");
   CLI11_PARSE(app, argc, argv);
   try {
     Bench bench(threads);
@@ -153,6 +155,7 @@ int main(int argc, char** argv) {
         "|---|---|---|\n");
     for (const Shape& shape : kShapes) {
       if (kernel != 0 && shape.kernel != kernel) continue;
+      if (depthwise && shape.groups != shape.channels) continue;
       if (shapes-- <= 0) break;
       for (int direction = 0; direction < 3; ++direction) {
         bench.Measure(shape, direction, batch, rounds,

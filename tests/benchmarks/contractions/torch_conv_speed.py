@@ -83,6 +83,26 @@ def measure(shape, args):
     return best
 
 
+def add_column(args, title, measure_shape):
+    """Prints the table with one more column: GFLOP/s of the shapes' directions
+    by measure_shape(shape, args), {direction: (implementation, milliseconds)}."""
+    best, last = {}, None
+    for line in args.table.read_text().splitlines():
+        row = ROW.match(line)
+        if row is None:
+            print(line + (f" {title} |" if "direction" in line else "---|"))
+            continue
+        shape = [int(row[i]) for i in range(1, 6)]
+        if shape != last:
+            best, last = measure_shape(shape, args), shape
+        groups, channels, filters, kernel, size = shape
+        gflop = (2e-9 * args.batch * groups * channels * filters * kernel**2
+                 * size**2)
+        name, ms = best.get(row[6], ("none", 0))
+        rate = f"{name} {1e3 * gflop / ms:.0f}" if ms else name
+        print(f"{line} {rate} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("table", type=pathlib.Path, nargs="?",
@@ -97,21 +117,7 @@ def main():
         return run_shape(args.shape, args)
     if args.table is None:
         parser.error("the following arguments are required: table")
-    best, last = {}, None
-    for line in args.table.read_text().splitlines():
-        row = ROW.match(line)
-        if row is None:
-            print(line + (" oneDNN 3 |" if "direction" in line else "---|"))
-            continue
-        shape = [int(row[i]) for i in range(1, 6)]
-        if shape != last:
-            best, last = measure(shape, args), shape
-        groups, channels, filters, kernel, size = shape
-        gflop = (2e-9 * args.batch * groups * channels * filters * kernel**2
-                 * size**2)
-        name, ms = best.get(row[6], ("none", 0))
-        rate = f"{name} {1e3 * gflop / ms:.0f}" if ms else name
-        print(f"{line} {rate} |", flush=True)
+    add_column(args, "oneDNN 3", measure)
     return 0
 
 
