@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "codegen/lower/lower.h"
+#include "ir/library_fusion.h"
 #include "ir/target/conv_problem.h"
 #include "passes/library/conv_rewriter.h"
 #include "passes/patterns/conv_rewrites.h"
@@ -32,19 +33,17 @@ LibraryCall CallOf(const Node& node, const ir::LibraryCandidate& candidate) {
   return call;
 }
 
-// Returns the kernel of a generated candidate for a convolution.
+// Returns the kernel of a generated candidate for a convolution, or a library
+// fusion of one.
 std::optional<Kernel> KernelOf(const LibraryCall& call,
                                const ir::Target& target) {
   if (call.attrs.String("algorithm") != ir::kGeneratedAlgorithm) return {};
-  ir::Graph body("body");
-  std::vector<ir::Value*> operands;
-  for (const ir::TensorType& type : call.operands) {
-    operands.push_back(body.AddInput(type, ir::InputRole::kData, "x"));
-  }
-  ir::Value* result = body.AddNode(call.op, operands, call.attrs)->output();
-  result->set_type(call.results[0]);
-  body.AddOutput(result, "y");
-  return LowerTensorCore(body, target, /*eager=*/false).kernel;
+  const auto lower = [&](const ir::Graph& body) {
+    return LowerTensorCore(body, target, /*eager=*/false).kernel;
+  };
+  if (call.body != nullptr) return lower(*call.body);
+  return lower(
+      *ir::OneOpGraph(call.op, call.attrs, call.operands, call.results));
 }
 
 constexpr std::string_view kBlocksPass = "space_to_depth";

@@ -10,6 +10,7 @@
 #include "codegen/cuda/dynamic_library.h"
 #include "codegen/cuda/matmul_problem.h"
 #include "codegen/cuda/planned_call.h"
+#include "ir/library_fusion.h"
 #include "ir/support/error.h"
 #include "ir/target/conv_problem.h"
 #include "ir/target/cost.h"
@@ -183,7 +184,8 @@ std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
     candidate.workspace_bytes = config.workspace_bytes;
     candidates.push_back(candidate);
   }
-  if (candidates.empty()) return {};
+  // Without an engine, fusor computes what a convolution is fused with apart.
+  if (candidates.empty() && !ir::IsLibraryFusion(node)) return {};
   if (auto generated = TensorCoreKernel(node, candidate, target_)) {
     candidates.push_back(*std::move(generated));
   }

@@ -13,7 +13,9 @@
 // takes no node whose result another fusible node reads at once.
 //
 // On a GPU, the layout pass chooses the generated kernels
-// (kGeneratedAlgorithm). This pass only decides what they are fused with.
+// (kGeneratedAlgorithm). This pass only decides what they are fused with. If it
+// chose one for a library fusion, the kernel computes all of that fusion, and
+// may have a prologue.
 
 #include <algorithm>
 #include <span>
@@ -23,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/str.h"
 #include "ir/target/conv_problem.h"
@@ -97,7 +100,8 @@ double Speed(const Node& node) {
 // Returns whether the layout pass chose a generated kernel for tensor cores.
 bool IsChosen(const Node& node) {
   return ir::FitsTensorCores(node) &&
-         node.attrs().String("algorithm") == ir::kGeneratedAlgorithm;
+         ir::LibraryOp(node).attrs().String("algorithm") ==
+             ir::kGeneratedAlgorithm;
 }
 
 // Returns whether vectors of the type's fastest dimension are channels, and
@@ -132,7 +136,9 @@ struct Region {
   NodeSet prologue[2];
   std::unordered_map<const Value*, ir::IndexMap> maps;  // of their values
   const Value* computed[2] = {};
+  // Of a library fusion: all its nodes but the convolution.
   NodeSet epilogue;
+  bool of_library_fusion = false;
   std::string rejected;  // why a factor has no prologue; may be empty
   int64_t library_ns = 0;
   int64_t plain_ns = 0;  // of the generated kernel without a prologue
@@ -156,6 +162,7 @@ class ContractionFusion {
       return changed;
     }
     changed |= DuplicateFreeNodes(graph_);
+    changed |= InlineLibraryFusions();
     for (const auto& node : graph_.nodes()) {
       if (IsConsidered(*node)) Find(*node);
     }
@@ -166,7 +173,8 @@ class ContractionFusion {
     while (BanPrologues()) {
     }
     for (Region& region : regions_) {
-      region.accepted = region.GainNs() > 0 || MustCompute(region);
+      region.accepted = region.GainNs() > 0 || MustCompute(region) ||
+                        region.of_library_fusion;
     }
     std::vector<OutlineRequest> requests;
     for (Region& region : regions_) {
@@ -190,6 +198,34 @@ class ContractionFusion {
     return target_.simt ? IsChosen(node) : IsProduct(node);
   }
 
+  // Inlines the library fusions for which kernels were chosen.
+  bool InlineLibraryFusions() {
+    if (context_.options().eager_rounding) return false;
+    std::vector<Node*> fusions;
+    for (const auto& node : graph_.nodes()) {
+      const bool fusion = ir::IsLibraryFusion(*node);
+      if (fusion && IsConsidered(*node)) fusions.push_back(node.get());
+    }
+    std::vector<std::vector<Node*>> inlined;
+    for (Node* fusion : fusions) inlined.push_back(Inline(graph_, fusion));
+    EraseDeadNodes(graph_);  // results that nothing reads
+    NodeSet live;
+    for (const auto& node : graph_.nodes()) live.insert(node.get());
+    for (std::vector<Node*>& nodes : inlined) {
+      std::erase_if(nodes, [&](Node* node) { return !live.contains(node); });
+      const auto conv = std::find_if(
+          nodes.begin(), nodes.end(),
+          [](const Node* node) { return ir::IsPlainConvolution(*node); });
+      if (conv == nodes.end()) continue;
+      NodeSet& others = fused_[*conv];
+      nodes.erase(conv);
+      others.insert(nodes.begin(), nodes.end());
+      fixed_.insert(nodes.begin(), nodes.end());
+    }
+    owned_ = fixed_;
+    return !fusions.empty();
+  }
+
   void Find(Node& node) {
     Region region{.node = &node};
     auto contraction = ContractionOf(node, &region.rejected);
@@ -201,7 +237,12 @@ class ContractionFusion {
     } else if (contraction.has_value()) {
       region.contraction = *std::move(contraction);
       contractions_.insert(&node);
-      AddEpilogue(region);
+      if (const auto fused = fused_.find(&node); fused != fused_.end()) {
+        region.of_library_fusion = true;
+        region.epilogue = fused->second;
+      } else {
+        AddEpilogue(region);
+      }
       SetArithmetic(region);
       regions_.push_back(std::move(region));
       return;
@@ -523,7 +564,7 @@ class ContractionFusion {
                  region.epilogue.contains(input->producer());
       }
       if (!after[p]) continue;
-      if (!IsFusible(reader)) beyond[p] = true;
+      if (!IsFusible(reader) || fixed_.contains(&reader)) beyond[p] = true;
       if (joins) region.epilogue.insert(&reader);
     }
     Prune(region, after, beyond);
@@ -554,7 +595,7 @@ class ContractionFusion {
     };
     const auto passed_on = [&](const ir::Use& use) {
       return !nodes.contains(use.node) && IsFusible(*use.node) &&
-             !beyond[use.node->position()];
+             !fixed_.contains(use.node) && !beyond[use.node->position()];
     };
     size_t before = 0;
     do {
@@ -649,7 +690,9 @@ class ContractionFusion {
   std::vector<Region> regions_;
   std::unordered_map<const Node*, Region*> by_node_;
   NodeSet contractions_;
-  NodeSet owned_;                            // nodes of all epilogues
+  NodeSet owned_;                                   // nodes of all epilogues
+  std::unordered_map<const Node*, NodeSet> fused_;  // of library fusions
+  NodeSet fixed_;                                   // all nodes of these
   std::unordered_set<const Value*> banned_;  // prologues that are not shared
 };
 

@@ -261,6 +261,35 @@ Node* ReplaceByFusion(Graph& graph, FusionBody body, ir::Attrs attrs,
   return fusion;
 }
 
+std::vector<Node*> Inline(Graph& graph, Node* fusion) {
+  const Graph& body = *fusion->body();
+  std::unordered_map<const Value*, Value*> values;  // by value of the body
+  for (size_t i = 0; i < body.inputs().size(); ++i) {
+    values[body.input(i)] = fusion->input(i);
+  }
+  std::vector<Node*> nodes;
+  for (const auto& node : body.nodes()) {
+    std::vector<Value*> inputs;
+    for (const Value* input : node->inputs())
+      inputs.push_back(values.at(input));
+    nodes.push_back(graph.AddNode(node->kind(), std::move(inputs),
+                                  node->attrs(), fusion->location(), fusion));
+    for (size_t i = 0; i < node->num_outputs(); ++i) {
+      values[node->output(i)] = nodes.back()->output(i);
+      nodes.back()->output(i)->set_type(node->output(i)->type());
+    }
+  }
+  std::vector<std::pair<Value*, std::string>> names;
+  for (size_t i = 0; i < fusion->num_outputs(); ++i) {
+    Value* result = values.at(body.outputs()[i].value);
+    names.emplace_back(result, fusion->output(i)->name());
+    graph.ReplaceAllUses(fusion->output(i), result);
+  }
+  graph.Erase(fusion);
+  for (auto& [result, name] : names) graph.Rename(result, std::move(name));
+  return nodes;
+}
+
 // Makes one copy per use beyond the first. Visits results before their
 // operands, so that chains of free nodes are copied whole.
 bool DuplicateFreeNodes(ir::Graph& graph) {

@@ -68,6 +68,10 @@ ir::Node* ReplaceByFusion(ir::Graph& graph, FusionBody body, ir::Attrs attrs,
                           const ir::Location& location, ir::Node* before,
                           const std::vector<ir::Node*>& dead);
 
+// Replaces a fusion by the nodes of its body and returns them. The fusion's
+// results keep their names, all nodes have its location.
+std::vector<ir::Node*> Inline(ir::Graph& graph, ir::Node* fusion);
+
 // Gives every reader of a node that is free to recompute (IsFree) a separate
 // copy, operands that are free included: a kernel can then index it as that
 // reader requires. Returns true if it made a copy.

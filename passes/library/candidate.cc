@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/support/error.h"
 #include "ir/support/str.h"
@@ -90,11 +91,14 @@ std::optional<ir::LibraryCandidate> ChooseCandidate(
 // run, except depthwise convolutions, and those for which the layout pass chose
 // a generated kernel.
 bool IsGenerated(const ir::Node& node, const ir::TargetQueries& target) {
-  if (node.op().fusion != ir::FusionKind::kLibrary) return false;
-  if (ir::IsPlainConvolution(node) &&
-      node.attrs().String("algorithm") == ir::kGeneratedAlgorithm) {
+  const bool fusion = ir::IsLibraryFusion(node);
+  if (node.op().fusion != ir::FusionKind::kLibrary && !fusion) return false;
+  if (ir::ConvolutionOf(node).has_value() &&
+      ir::LibraryOp(node).attrs().String("algorithm") ==
+          ir::kGeneratedAlgorithm) {
     return true;
   }
+  if (fusion) return false;
   if (node.op().macs != nullptr && !ir::IsDepthwise(node)) return false;
   const auto candidates = target.Candidates(node);
   return !candidates.empty() &&

@@ -36,7 +36,13 @@ ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,
   } else if (choice == nullptr && !wanted) {
     extended.wanted = false;
   } else {
-    const auto candidate = ChooseCandidate(*node, context);
+    auto candidate = ChooseCandidate(*node, context);
+    const bool automatic =
+        context.options().norm_lowering == NormLowering::kAuto;
+    if (choice == nullptr && automatic && candidate.has_value() &&
+        candidate->algorithm == ir::kGeneratedAlgorithm) {
+      candidate.reset();  // on request only
+    }
     if (candidate.has_value() && FitsLayouts(*node, *candidate)) {
       ir::LibraryOp(*node).mutable_attrs().Set("algorithm",
                                                candidate->algorithm);

@@ -24,8 +24,9 @@ inline constexpr char kDeclined[] = "none";
 // Adds `fusion`, which computes more than `conv`, before `before`, with the
 // target's candidate. Choices that name an engine for its problem request it;
 // kDeclined rejects it. For problems without a choice `wanted` decides. Not
-// created if the target has no candidate in the present layouts. Throws kGraph
-// as ChooseCandidate does.
+// created if the target has no candidate in the present layouts, or only a
+// generated kernel and NormLowering::kAuto. Throws kGraph as ChooseCandidate
+// does.
 ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,
                                const ir::Node& conv, ir::LibraryFusion fusion,
                                ir::Node* before, bool wanted);

@@ -9,11 +9,11 @@
 
 #include <algorithm>
 
-#include "codegen/autotune/search_space.h"
 #include "ir/library_fusion.h"
 #include "models/model.h"
 #include "passes/passes.h"
 #include "runtime/program.h"
+#include "tests/testing/cuda_planner.h"
 #include "tests/testing/fault.h"
 #include "tests/testing/small_models.h"
 
@@ -162,27 +162,6 @@ TEST(EmulatedStepsTest, UpdateByOptimizersWithNormsAndCounts) {
   }
 }
 
-// Returns autotune results that choose the generated kernel of every
-// convolution that has one.
-ir::AutotuneResults GeneratedKernels(const ir::Graph& forward,
-                                     const EmulatedSetup& setup) {
-  EmulatedTraining training(setup);
-  codegen::CompileOptions options;
-  options.passes = setup.passes;
-  const codegen::TargetCompiler& compiler = training.session().compiler();
-  const codegen::SearchSpace space(forward, ProgramKind::kTrain, compiler,
-                                   options);
-  ir::AutotuneResults results;
-  results.origin.target = compiler.target().name;
-  results.origin.library = compiler.LibraryVersion();
-  results.origin.threads = compiler.target().threads;
-  for (const codegen::SearchCandidate& candidate : space.Candidates()) {
-    if (!candidate.kernel.has_value()) continue;
-    results.candidates[{candidate.problem, candidate.dtype}] = candidate.name;
-  }
-  return results;
-}
-
 int64_t NumDots(const codegen::Plan& plan) {
   int64_t dots = 0;
   for (const codegen::CompiledKernel& kernel : plan.kernels) {
@@ -195,32 +174,63 @@ int64_t NumDots(const codegen::Plan& plan) {
   return dots;
 }
 
-// 1x1 convolutions and their gradients, in generated kernels and in the
-// library's.
+bool HasColumnSums(const codegen::Plan& plan) {
+  return std::ranges::any_of(plan.kernels, [](const auto& kernel) {
+    return std::ranges::any_of(kernel.kernel.buffers, [](const auto& buffer) {
+      return buffer.name == "column_sums";
+    });
+  });
+}
+
+// 1x1 convolutions and their gradients: in the library's kernels, in generated
+// ones, and in generated ones that also compute parts of batch normalisation.
 TEST(EmulatedStepsTest, TrainOnTensorCores) {
-  constexpr size_t kSteps = 2;
-  EmulatedSetup setup = SetupOf(DType::kF16, NormLowering::kKernels);
+  enum class Kernels { kLibrary, kPlain, kFused };
+  EmulatedSetup setup = SetupOf(DType::kBF16, NormLowering::kKernels);
   setup.classes = 4;
   const auto graph = SmallBottlenecks(setup.batch, 64);
-  std::vector<double> losses;
-  for (const bool generated : {false, true}) {
-    if (generated) setup.passes.choices = GeneratedKernels(*graph, setup);
+  std::vector<std::vector<double>> losses;
+  for (const Kernels kernels :
+       {Kernels::kLibrary, Kernels::kPlain, Kernels::kFused}) {
+    if (kernels != Kernels::kLibrary) {
+      codegen::CompileOptions options;
+      options.passes = setup.passes;
+      options.passes.choices = {};
+      setup.passes.choices =
+          ChooseGenerated(*graph, EmulatedTraining(setup).session().compiler(),
+                          options, kernels == Kernels::kFused);
+    }
     EmulatedTraining training(setup);
     const int train = training.Add(graph->Clone(), ProgramKind::kTrain);
     const runtime::Program& program = training.program(train);
-    if (generated) {
-      EXPECT_GE(NumDots(program.plan()), 10);
-      EXPECT_GE(program.report().counters.at("contraction_prologues"), 4);
-    } else {
+    const auto& counters = program.report().counters;
+    const auto count = [&](const char* name) {
+      const auto found = counters.find(name);
+      return found == counters.end() ? 0 : found->second;
+    };
+    if (kernels == Kernels::kLibrary) {
       EXPECT_EQ(NumDots(program.plan()), 0);
+    } else {
+      EXPECT_GE(NumDots(program.plan()), 10);
     }
-    for (size_t step = 0; step < kSteps; ++step) {
-      training.Step(train, step == 0 ? ShareOf(DType::kF16) : 0);
-      losses.push_back(program.Read(program.FindOutput("loss")).data.at(0));
+    if (kernels == Kernels::kPlain) {
+      EXPECT_GE(count("contraction_prologues"), 4);
+    }
+    const bool fused = kernels == Kernels::kFused;
+    EXPECT_EQ(count("conv_statistics") > 0, fused);
+    EXPECT_EQ(count("conv_norm_grad") > 0, fused);
+    EXPECT_EQ(HasColumnSums(program.plan()), fused);
+    losses.emplace_back();
+    for (size_t step = 0; step < (kernels == Kernels::kPlain ? 1 : 2); ++step) {
+      training.Step(train, step == 0 ? ShareOf(DType::kBF16) : 0);
+      losses.back().push_back(
+          program.Read(program.FindOutput("loss")).data.at(0));
     }
   }
-  for (size_t step = 0; step < kSteps; ++step) {
-    EXPECT_NEAR(losses[step], losses[kSteps + step], 0.02 * losses[step]);
+  for (const auto& generated : {losses[1], losses[2]}) {
+    for (size_t step = 0; step < generated.size(); ++step) {
+      EXPECT_NEAR(generated[step], losses[0][step], 0.02 * losses[0][step]);
+    }
   }
 }
 

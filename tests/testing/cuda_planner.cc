@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/autotune/search_space.h"
 #include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "runtime/backend/backend_loader.h"
@@ -45,6 +46,24 @@ std::unique_ptr<codegen::TargetCompiler> CudaPlanner(
     return std::make_unique<ChannelsLastCompiler>(target);
   }
   return runtime::LoadBackend("cuda").CreateCompiler(target, {});
+}
+
+ir::AutotuneResults ChooseGenerated(const ir::Graph& forward,
+                                    const codegen::TargetCompiler& compiler,
+                                    const codegen::CompileOptions& options,
+                                    bool fusions) {
+  const codegen::SearchSpace space(forward, codegen::ProgramKind::kTrain,
+                                   compiler, options);
+  ir::AutotuneResults results;
+  results.origin.target = compiler.target().name;
+  results.origin.library = compiler.LibraryVersion();
+  results.origin.threads = compiler.target().threads;
+  for (const codegen::SearchCandidate& candidate : space.Candidates()) {
+    const bool fusion = candidate.call.body != nullptr;
+    if (!candidate.kernel.has_value() || (fusion && !fusions)) continue;
+    results.candidates[{candidate.problem, candidate.dtype}] = candidate.name;
+  }
+  return results;
 }
 
 }  // namespace fusor::test

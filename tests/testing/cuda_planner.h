@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "codegen/compiler.h"
+#include "ir/target/autotune_results.h"
 #include "tests/fakes/fake_compiler.h"
 
 namespace fusor::test {
@@ -22,5 +24,13 @@ class ChannelsLastCompiler : public FakeCompiler {
 // Returns the CUDA plug-in's compiler for the target if the build has the
 // plug-in, otherwise a ChannelsLastCompiler.
 std::unique_ptr<codegen::TargetCompiler> CudaPlanner(const std::string& target);
+
+// Returns autotune results for a training step that choose the generated kernel
+// of every convolution that has one; with `fusions`, also of every library
+// fusion.
+ir::AutotuneResults ChooseGenerated(const ir::Graph& forward,
+                                    const codegen::TargetCompiler& compiler,
+                                    const codegen::CompileOptions& options,
+                                    bool fusions);
 
 }  // namespace fusor::test

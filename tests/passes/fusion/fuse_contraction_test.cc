@@ -375,6 +375,62 @@ TEST_F(FuseTensorCoreTest, ChosenKernelsComputeTheirNeighbours) {
   EXPECT_EQ(counters_["contraction_epilogues"], 1);
 }
 
+// The sum %unread is not computed.
+TEST_F(FuseTensorCoreTest, KernelsOfLibraryFusionsComputeTheirFactors) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+      %y = data : f16[16,64,56,56]{acdb}
+      %dy = data : f16[16,256,56,56]{acdb}
+      %w = weight : f16[256,64,1,1]{acdb}
+      %x = relu(%y) : f16[16,64,56,56]{acdb} @"relu"
+      %z, %sum, %unread = fusion(%x, %w) {kind="library"}
+          : f16[16,256,56,56]{acdb}, f32[256], f32[256] @"conv" {
+        %x = data : f16[16,64,56,56]{acdb}
+        %w = data : f16[256,64,1,1]{acdb}
+        %z = conv2d(%x, %w) {algorithm="generated"}
+           : f16[16,256,56,56]{acdb}
+        %wide = cast(%z) {dtype="f32"} : f32[16,256,56,56]{acdb}
+        %sum = reduce(%wide) {dims=[0,2,3], kind="sum"} : f32[256]
+        %square = mul(%wide, %wide) : f32[16,256,56,56]{acdb}
+        %unread = reduce(%square) {dims=[0,2,3], kind="sum"} : f32[256]
+        return %z as "z", %sum as "sum", %unread as "unread"
+      }
+      %dw = conv2d_grad_weight(%x, %dy)
+          {weight_shape=[256,64,1,1], algorithm="generated"}
+          : f16[256,64,1,1]{acdb} @"conv"
+      return %z as "z", %sum as "sum", %dw as "dw"
+    })");
+  Run(*graph);
+  test::ExpectSameGraph(R"(graph g {
+      %y = data : f16[16,64,56,56]{acdb}
+      %dy = data : f16[16,256,56,56]{acdb}
+      %w = weight : f16[256,64,1,1]{acdb}
+      %z, %sum = fusion(%y, %w) {rounding="fast"}
+          : f16[16,256,56,56]{acdb}, f32[256] @"conv" {
+        %y = data : f16[16,64,56,56]{acdb}
+        %w = data : f16[256,64,1,1]{acdb}
+        %x = relu(%y) : f16[16,64,56,56]{acdb} @"relu"
+        %z = conv2d(%x, %w) {algorithm="generated"}
+           : f16[16,256,56,56]{acdb} @"conv"
+        %wide = cast(%z) {dtype="f32"} : f32[16,256,56,56]{acdb} @"conv"
+        %sum = reduce(%wide) {dims=[0,2,3], kind="sum"} : f32[256] @"conv"
+        return %z as "z", %sum as "sum"
+      }
+      %dw = fusion(%y, %dy) {rounding="fast"}
+          : f16[256,64,1,1]{acdb} @"conv" {
+        %y = data : f16[16,64,56,56]{acdb}
+        %dy = data : f16[16,256,56,56]{acdb}
+        %x = relu(%y) : f16[16,64,56,56]{acdb} @"relu"
+        %dw = conv2d_grad_weight(%x, %dy)
+            {weight_shape=[256,64,1,1], algorithm="generated"}
+            : f16[256,64,1,1]{acdb} @"conv"
+        return %dw as "dw"
+      }
+      return %z as "z", %sum as "sum", %dw as "dw"
+    })",
+                        *graph);
+  EXPECT_EQ(counters_["contraction_prologues"], 2);
+}
+
 TEST_F(FuseTensorCoreTest, LibraryCallsStay) {
   std::string text = kTensorCores;
   for (size_t at; (at = text.find("generated")) != std::string::npos;) {

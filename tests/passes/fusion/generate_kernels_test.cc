@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "passes/passes.h"
 #include "tests/testing/graph_text.h"
 
@@ -65,6 +67,31 @@ TEST(GenerateKernels, GivesWhatTheLibraryLeavesAFusionOfItsOwn) {
     })",
                         *graph);
   EXPECT_EQ(context.counters().at("generated_kernels"), 3);
+}
+
+// The layout pass left a convolution and the sums of its result to a kernel.
+TEST(GenerateKernels, MakesLibraryFusionsKernels) {
+  const PoolingTarget target;
+  PassContext context(target, {});
+  std::string text = R"(graph g {
+      %x = data : f16[1,64,8,8]{acdb}
+      %w = data : f16[64,64,1,1]{acdb}
+      %y, %sum = fusion(%x, %w) {kind="library"}
+               : f16[1,64,8,8]{acdb}, f32[64] @"conv" {
+        %x = data : f16[1,64,8,8]{acdb}
+        %w = data : f16[64,64,1,1]{acdb}
+        %y = conv2d(%x, %w) {algorithm="generated"} : f16[1,64,8,8]{acdb}
+        %wide = cast(%y) {dtype="f32"} : f32[1,64,8,8]{acdb}
+        %sum = reduce(%wide) {dims=[0,2,3], kind="sum"} : f32[64]
+        return %y as "y", %sum as "sum"
+      }
+      return %y as "y", %sum as "sum"
+    })";
+  const auto graph = test::ParseOrDie(text);
+  EXPECT_TRUE(GenerateKernels(*graph, context));
+  text.replace(text.find("\"library\""), 9, "\"loop\"");
+  test::ExpectSameGraph(text, *graph);
+  EXPECT_EQ(context.counters().at("generated_kernels"), 1);
 }
 
 TEST(GenerateKernels, LeavesWhatTheLibraryDoes) {

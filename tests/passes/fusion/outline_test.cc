@@ -189,5 +189,30 @@ TEST(ReplaceByFusion, KeepsNamesAndErasesWhatItReplaces) {
                         *graph, test::Names::kCompare);
 }
 
+TEST(Inline, ReplacesAFusionByItsBody) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+      %x = data : f32[4]
+      %y = neg(%x) : f32[4] @"l1"
+      %b, %a = fusion(%y) : f32[4], f32[4] @"here" {
+        %x = data : f32[4]
+        %one = neg(%x) : f32[4]
+        %two = exp(%one) : f32[4]
+        return %two as "two", %one as "one"
+      }
+      %c = sqrt(%b) : f32[4]
+      return %a as "a", %c as "c"
+    })");
+  EXPECT_EQ(Inline(*graph, At(*graph, 1)).size(), 2u);
+  test::ExpectSameGraph(R"(graph g {
+      %x = data : f32[4]
+      %y = neg(%x) : f32[4] @"l1"
+      %a = neg(%y) : f32[4] @"here"
+      %b = exp(%a) : f32[4] @"here"
+      %c = sqrt(%b) : f32[4]
+      return %a as "a", %c as "c"
+    })",
+                        *graph, test::Names::kCompare);
+}
+
 }  // namespace
 }  // namespace fusor::passes
