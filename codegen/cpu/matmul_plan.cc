@@ -108,15 +108,10 @@ std::optional<MatmulGeometry> GeometryOf(const TensorType& a,
                    .rows = y.shape[rank - 2],
                    .columns = y.shape[rank - 1],
                    .depth = a.shape[rank - (attrs.Bool("transpose_a") ? 2 : 1)],
-                   .swapped = of_y->column != 1,
                    .a = *of_a,
                    .b = *of_b,
                    .y = *of_y};
-  if (g.swapped) {
-    for (MatrixStrides* m : {&g.a, &g.b, &g.y}) std::swap(m->row, m->column);
-    std::swap(g.rows, g.columns);
-    std::swap(g.a, g.b);
-  }
+  if (g.y.column != 1) g.Transpose();
   return g;
 }
 
@@ -249,6 +244,13 @@ void DivideWork(SgemmPlan& plan) {
 int64_t MatmulGeometry::batches() const {
   return std::accumulate(batch.begin(), batch.end(), int64_t{1},
                          std::multiplies<>());
+}
+
+void MatmulGeometry::Transpose() {
+  swapped = !swapped;
+  for (MatrixStrides* m : {&a, &b, &y}) std::swap(m->row, m->column);
+  std::swap(rows, columns);
+  std::swap(a, b);
 }
 
 bool AmxMatmulPlan::is_fast() const {
@@ -431,6 +433,12 @@ std::optional<AmxMatmulPlan> PlanAmxMatmul(const TensorType& a,
   plan.is_split = split;
   plan.result_is_bf16 = y.dtype == DType::kBF16;
   DivideWork(plan);
+  // If tiles of both operands have other rows than memory, the second operand's
+  // cost less to pack.
+  if (!split && !plan.is_shared() && plan.rows > plan.columns &&
+      plan.a.row == 1 && plan.b.column == 1) {
+    plan.Transpose();
+  }
   return plan;
 }
 

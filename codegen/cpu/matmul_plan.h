@@ -47,7 +47,7 @@ struct MatrixStrides {
 
 // Each result is [rows, columns], sums of `depth` products. If results have
 // contiguous columns, the transposed ones are computed, and the operands are
-// `swapped`.
+// `swapped`. AmxMatmulPlan may transpose once more.
 struct MatmulGeometry {
   std::vector<int64_t> batch{};  // extents, none for a single matrix
   int64_t rows = 0, columns = 0, depth = 0;
@@ -55,6 +55,7 @@ struct MatmulGeometry {
   MatrixStrides a{}, b{}, y{};
 
   int64_t batches() const;  // product of the extents
+  void Transpose();         // computes the transposed results
 };
 
 // fusor's own matmuls of bf16 or f32 with tiles of AMX, also of activations in

@@ -110,18 +110,44 @@ FUSOR_INLINE void PackStep(const Arguments<Element>& args,
   }
 }
 
+// Packs panels of a matrix whose rows of elements at the same depth are
+// contiguous, two of these rows at a time.
+template <typename Tiles, typename Place>
+FUSOR_INLINE void PackRows(const Operand<uint16_t>& matrix, IndexRange panels,
+                           IndexRange steps, const Place& place) {
+  for (int64_t step = steps.begin; step < steps.end; ++step) {
+    for (int64_t pair = 0; pair < kAmxDepth / 2; ++pair) {
+      const int64_t depth = step * kAmxDepth + 2 * pair;
+      const uint16_t* const row = matrix.first + depth * matrix.depth_step();
+      for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
+        const int64_t column = panel * kAmxPanel;
+        const uint16_t* const even = row + column;
+        Tiles::PackPairs(even, even + matrix.depth_step(), matrix.depth - depth,
+                         matrix.outer - column,
+                         place(panel, step) + pair * kAmxDepth);
+      }
+    }
+  }
+}
+
 // Packs panels of a matrix, [panels, steps, splits, 2 tiles], in the order in
 // which they are in memory.
 template <typename Tiles, bool kPairs, typename Element>
 FUSOR_INLINE void PackPanels(const Arguments<Element>& args,
                              const Operand<Element>& matrix, IndexRange panels,
                              IndexRange steps, uint16_t* to) {
-  const auto pack = [&](int64_t panel, int64_t step) {
-    const int64_t place =
-        (panel - panels.begin) * steps.size() + step - steps.begin;
-    PackStep<Tiles, kPairs>(args, matrix, panel, step,
-                            to + place * kStep<Element>);
+  const auto place = [&](int64_t panel, int64_t step) {
+    return to + ((panel - panels.begin) * steps.size() + step - steps.begin) *
+                    kStep<Element>;
   };
+  const auto pack = [&](int64_t panel, int64_t step) {
+    PackStep<Tiles, kPairs>(args, matrix, panel, step, place(panel, step));
+  };
+  if constexpr (kPairs && !kIsSplit<Element>) {
+    if (matrix.depth_step() != 1) {
+      return PackRows<Tiles>(matrix, panels, steps, place);
+    }
+  }
   if (matrix.depth_step() == 1 || matrix.strides.next_block > 0) {
     for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
       for (int64_t step = steps.begin; step < steps.end; ++step) {
@@ -189,12 +215,25 @@ class ResultPanel {
       const int64_t row = tile / 2 * kAmxRows;
       const int64_t column = column_ + tile % 2 * kAmxRows;
       if (row >= rows_ || column >= plan_.columns) continue;
-      const MatrixStrides& y = plan_.y;
-      Tiles::StoreColumns(
-          (*sums_)[tile / 2][tile % 2], rows_ - row, plan_.columns - column,
-          y.column, y.pixels - (row_ + row) % y.pixels, y.next_image - y.pixels,
-          static_cast<float*>(y_) + y.Row(row_ + row) + y.Column(column));
+      if (plan_.result_is_bf16) {
+        StoreTile(tile, row, column, static_cast<uint16_t*>(y_));
+      } else {
+        StoreTile(tile, row, column, static_cast<float*>(y_));
+      }
     }
+  }
+
+  // `row` is that of the panel.
+  template <typename To>
+  FUSOR_INLINE void StoreTile(int64_t tile, int64_t row, int64_t column,
+                              To* to) {
+    const MatrixStrides& y = plan_.y;
+    const int64_t of_image =
+        y.pixels > 0 ? y.pixels - (row_ + row) % y.pixels : kAmxRows;
+    Tiles::StoreColumns((*sums_)[tile / 2][tile % 2], rows_ - row,
+                        plan_.columns - column, y.column, of_image,
+                        y.next_image - y.pixels,
+                        to + y.Row(row_ + row) + y.Column(column));
   }
 
   template <typename To>

@@ -242,6 +242,25 @@ class AmxTiles {
     StoreLines<kPairs>(deep, lines, to);
   }
 
+  // Writes a line of two tiles of pairs, which are kAmxTile elements apart: of
+  // two rows of 32 elements, `even` and `odd`, of which the matrix has the
+  // first `rows` and the first `columns`. Pads with zeros.
+  FUSOR_AVX512_BF16 static void PackPairs(const uint16_t* even,
+                                          const uint16_t* odd, int64_t rows,
+                                          int64_t columns, uint16_t* to) {
+    const auto mask = First<__mmask32>(columns);
+    const __m512i a = _mm512_maskz_loadu_epi16(rows > 0 ? mask : 0, even);
+    const __m512i b = _mm512_maskz_loadu_epi16(rows > 1 ? mask : 0, odd);
+    // Of each eight columns, pairs of the first four and of the last four.
+    const __m512i low = _mm512_unpacklo_epi16(a, b);
+    const __m512i high = _mm512_unpackhi_epi16(a, b);
+    const __m512i first = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
+    const __m512i second = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+    _mm512_store_si512(to, _mm512_permutex2var_epi64(low, first, high));
+    _mm512_store_si512(to + kAmxTile,
+                       _mm512_permutex2var_epi64(low, second, high));
+  }
+
   // Packs f32 as three such tiles, which are kPanelTile elements apart. Returns
   // whether all elements are finite, also when rounded to bf16.
   template <bool kPairs>
@@ -274,14 +293,15 @@ class AmxTiles {
     }
   }
 
-  // Stores the first rows and columns of a tile of sums. The result's rows are
-  // contiguous, its columns `step` elements apart. Row number `run` is the
-  // first of the next image: from there on, rows are `jump` elements further
-  // away.
+  // Rounds and stores the first rows and columns of a tile of sums. The
+  // result's rows are contiguous, its columns `step` elements apart. Row number
+  // `run` is the first of the next image: from there on, rows are `jump`
+  // elements further away.
+  template <typename To>
   FUSOR_AVX512_BF16 static void StoreColumns(const float (&sums)[kAmxSums],
                                              int64_t rows, int64_t columns,
                                              int64_t step, int64_t run,
-                                             int64_t jump, float* to) {
+                                             int64_t jump, To* to) {
     __m512i lines[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) {
@@ -292,12 +312,22 @@ class AmxTiles {
     const auto here = First<__mmask16>(std::min(rows, run));
     const auto next = static_cast<__mmask16>(all & ~here);
     for (int64_t i = 0; i < std::min(columns, kAmxRows); ++i, to += step) {
-      _mm512_mask_storeu_epi32(to, here, lines[i]);
-      if (next != 0) _mm512_mask_storeu_epi32(to + jump, next, lines[i]);
+      StoreLine(lines[i], here, to);
+      if (next != 0) StoreLine(lines[i], next, to + jump);
     }
   }
 
  private:
+  FUSOR_AVX512_BF16_INLINE static void StoreLine(__m512i line, __mmask16 mask,
+                                                 float* to) {
+    _mm512_mask_storeu_epi32(to, mask, line);
+  }
+  FUSOR_AVX512_BF16_INLINE static void StoreLine(__m512i line, __mmask16 mask,
+                                                 uint16_t* to) {
+    const __m256bh rounded = _mm512_cvtneps_pbh(reinterpret_cast<__m512>(line));
+    _mm256_mask_storeu_epi16(to, mask, reinterpret_cast<__m256i>(rounded));
+  }
+
   // `kDeep`: the depth is contiguous.
   template <bool kPairs, bool kDeep>
   FUSOR_AVX512_BF16_INLINE static bool SplitTile(const Corner<float>& from,
@@ -468,13 +498,23 @@ class PlainTiles {
     }
   }
 
+  template <typename To>
   static void StoreColumns(const float (&sums)[kAmxSums], int64_t rows,
                            int64_t columns, int64_t step, int64_t run,
-                           int64_t jump, float* to) {
+                           int64_t jump, To* to) {
     for (int64_t j = 0; j < std::min(columns, kAmxRows); ++j, to += step) {
       for (int64_t i = 0; i < std::min(rows, kAmxRows); ++i) {
-        to[i < run ? i : i + jump] = sums[i * kAmxRows + j];
+        Narrow(sums[i * kAmxRows + j], to[i < run ? i : i + jump]);
       }
+    }
+  }
+
+  static void PackPairs(const uint16_t* even, const uint16_t* odd, int64_t rows,
+                        int64_t columns, uint16_t* to) {
+    for (int64_t i = 0; i < kAmxPanel; ++i) {
+      uint16_t* const pair = to + i / kAmxRows * kAmxTile + i % kAmxRows * 2;
+      pair[0] = rows > 0 && i < columns ? even[i] : uint16_t{0};
+      pair[1] = rows > 1 && i < columns ? odd[i] : uint16_t{0};
     }
   }
 

@@ -1,9 +1,12 @@
-// Measures training steps of models with a pass and without it. Both run
-// alternately in one process; prints medians as a Markdown table.
+// Measures training steps of models with a pass and without it, and compares
+// their losses. Both run alternately in one process; prints medians as a
+// Markdown table.
 
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <exception>
@@ -30,6 +33,7 @@ struct Options {
   int64_t image_size = 224;
   int rounds = 9;
   int threads = 2;
+  std::string target;  // empty: this machine
 };
 
 // Seconds of all threads: time that other programs take does not count, nor
@@ -44,20 +48,23 @@ double Now() {
 class Training {
  public:
   Training(const std::string& model, const Options& options, bool with)
-      : session_(runtime::LoadBackend("cpu"), {.threads = options.threads}) {
+      : backend_(runtime::LoadBackend("cpu")),
+        session_(backend_, {.threads = options.threads}) {
     const models::ModelOptions model_options{.batch = options.batch,
                                              .image_size = options.image_size};
     codegen::CompileOptions compile;
     compile.verification = passes::Verification::kOff;
     if (!with) compile.passes.disabled.insert(options.pass);
     const auto phase = models::Phase::kTrain;
-    program_ = &session_.Compile(
+    const auto compiler =
+        backend_.CreateCompiler(options.target, {.threads = options.threads});
+    program_ = &session_.Load(codegen::Compile(
         model.ends_with(".pt2")
             ? models::BuildModel(models::ImportTorch(model), phase,
                                  model_options)
                   .graph
             : models::BuildModel(model, phase, model_options).graph,
-        codegen::ProgramKind::kTrain, compile);
+        codegen::ProgramKind::kTrain, *compiler, compile));
     session_.state().Initialize(1);
     std::vector<uint8_t> images(options.batch * options.image_size *
                                 options.image_size * 3);
@@ -72,25 +79,40 @@ class Training {
   void Run() {
     const double start = Now();
     program_->Run();
-    program_->Read(program_->FindOutput("loss"));
+    losses_.push_back(program_->Read(program_->FindOutput("loss")).data[0]);
     seconds_.push_back(Now() - start);
   }
   void Forget() { seconds_.clear(); }
   double median() const { return Median(seconds_); }
+  const std::vector<double>& losses() const { return losses_; }
 
  private:
   void Set(const std::string& name, const void* data, size_t bytes) {
     program_->SetInput(program_->FindInput(name), data, bytes);
   }
 
+  runtime::Backend& backend_;
   runtime::Session session_;
   runtime::Program* program_;
   std::vector<double> seconds_;
+  std::vector<double> losses_;
 };
+
+// Returns the largest difference of two numbers at the same place, relative to
+// the second one.
+double LargestDifference(const std::vector<double>& a,
+                         const std::vector<double>& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  }
+  return largest;
+}
 
 void Measure(const Options& options) {
   fmt::print(
-      "| model | with {0} | without | without / with |\n|---|---|---|---|\n",
+      "| model | with {0} | without | without / with | losses | largest "
+      "difference |\n|---|---|---|---|---|---|\n",
       options.pass);
   for (const std::string& model : options.models) {
     Training with(model, options, true);
@@ -102,9 +124,13 @@ void Measure(const Options& options) {
       with.Forget();
       without.Forget();
     }
-    fmt::print("| {} | {:.0f} ms | {:.0f} ms | {:.3f} |\n", model,
-               1e3 * with.median(), 1e3 * without.median(),
-               without.median() / with.median());
+    fmt::print(
+        "| {} | {:.0f} ms | {:.0f} ms | {:.3f} | {:.3f} to {:.3f} | "
+        "{:.1e} |\n",
+        model, 1e3 * with.median(), 1e3 * without.median(),
+        without.median() / with.median(), with.losses().front(),
+        with.losses().back(),
+        LargestDifference(with.losses(), without.losses()));
     std::fflush(stdout);
   }
 }
@@ -120,6 +146,8 @@ int main(int argc, char** argv) {
   app.add_option("--image-size", options.image_size, "Height and width");
   app.add_option("--rounds", options.rounds, "Steps of each variant");
   app.add_option("--threads", options.threads, "Threads");
+  app.add_option("--target", options.target,
+                 "Target, e.g. cpu-avx2, for which the pass is on");
   CLI11_PARSE(app, argc, argv);
   try {
     Measure(options);
