@@ -21,7 +21,7 @@ namespace {
 using ir::DType;
 
 // Increment when the same kernel IR gives different text after the prelude.
-constexpr int kRevision = 5;
+constexpr int kRevision = 6;
 
 class PhasePrinter {
  public:
@@ -46,8 +46,9 @@ class PhasePrinter {
   }
 
   std::string Print(const std::string& entry) {
-    Line("extern \"C\" __global__ void __launch_bounds__({}) {}({}) {{",
-         x_ * y_, entry, Parameters());
+    // One block of tensor-core kernels multiplies while another one loads.
+    Line("extern \"C\" __global__ void __launch_bounds__({}{}) {}({}) {{",
+         x_ * y_, local_.empty() ? "" : ", 2", entry, Parameters());
     depth_ = 1;
     PrintThread();
     PrintRegisters();

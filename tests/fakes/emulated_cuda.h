@@ -111,7 +111,7 @@ void CallEmulated(void (*kernel)(Params...), void* const* args,
 #define __forceinline__ inline
 #define __shared__ static
 #define __align__(n) __attribute__((aligned(n)))
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define threadIdx (fusor::test::emulated_device->thread)
 #define blockIdx (fusor::test::emulated_device->block)
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "codegen/kernel/access_analysis.h"
 #include "codegen/lower/lower.h"
@@ -213,6 +214,29 @@ TEST(LowerTensorCore, TheEmulatorFindsMissingBarriers) {
                     .Run(0, CudaLaunches(cases[0].kernel()), buffers),
                 HasSubstr("shared memory and races with"))
         << barrier;
+  }
+}
+
+// An instruction reads 16 bytes of each of eight rows. They are in different
+// banks if these cover all 128 bytes.
+TEST(LowerTensorCore, RowsInSharedMemoryAreInDifferentBanks) {
+  for (const char* text : kDirections) {
+    const TensorCoreCase c(test::ParseOrDie(text), 1);
+    int dots = 0;
+    for (const Phase& phase : c.kernel().phases) {
+      VisitStatements(phase.body, [&](const Stmt& stmt) {
+        if (stmt.kind != StmtKind::kDot) return;
+        ++dots;
+        for (const Dot::Factor& factor : stmt.dot.factors) {
+          std::set<int64_t> banks;
+          for (int64_t row = 0; row < 8; ++row) {
+            banks.insert(row * factor.stride * 2 % 128 / 16);
+          }
+          EXPECT_EQ(banks.size(), 8u) << factor.stride;
+        }
+      });
+    }
+    EXPECT_EQ(dots, 1);
   }
 }
 
