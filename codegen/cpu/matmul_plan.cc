@@ -43,7 +43,7 @@ constexpr int64_t kLeastDepth = 512;
 constexpr int64_t kLeastRows = 256;
 constexpr int64_t kLeastSharedDepth = 192;
 constexpr int64_t kLeastMacs = int64_t{1} << 28;
-constexpr int64_t kSmallResult = int64_t{160} << 10;
+constexpr int64_t kSmallResult = int64_t{320} << 10;
 constexpr int64_t kLargeResult = int64_t{1} << 20;
 constexpr int64_t kOneDnnRows = 64;
 // The same for operands of f32. A split element must be multiplied often, or
