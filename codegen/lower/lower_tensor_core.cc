@@ -34,7 +34,8 @@ constexpr int64_t kPadding = 8;
 // steps a chunk, at least: a chunk's sums are stored and loaded once more.
 constexpr int64_t kBlocks = 2;
 constexpr int64_t kStepsPerChunk = 8;
-// Blocks' column sums that one block adds, at most, before others add those.
+// Tiles whose column sums one block adds, at most. Of more tiles, groups are
+// added first.
 constexpr int64_t kMostSums = 64;
 
 // The axes of the nest.

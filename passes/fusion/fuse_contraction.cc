@@ -206,6 +206,7 @@ class ContractionFusion {
       const bool fusion = ir::IsLibraryFusion(*node);
       if (fusion && IsConsidered(*node)) fusions.push_back(node.get());
     }
+    if (fusions.empty()) return false;
     std::vector<std::vector<Node*>> inlined;
     for (Node* fusion : fusions) inlined.push_back(Inline(graph_, fusion));
     EraseDeadNodes(graph_);  // results that nothing reads
@@ -223,7 +224,7 @@ class ContractionFusion {
       fixed_.insert(nodes.begin(), nodes.end());
     }
     owned_ = fixed_;
-    return !fusions.empty();
+    return true;
   }
 
   void Find(Node& node) {
