@@ -123,11 +123,21 @@ GroupedPlan Plan(const Convolution& conv, const Layout& layout,
 
 }  // namespace
 
+bool WantsChannelsLast(const ir::Node& node, const ir::Target& target) {
+  if (!target.amx || !ir::IsDepthwise(node)) return false;
+  const Convolution conv = *ir::ConvolutionOf(node);
+  return conv.x.dtype == DType::kBF16 &&
+         conv.x.shape[1] % target.channel_block() != 0;
+}
+
 std::optional<ir::LibraryCandidate> GroupedCandidate(const ir::Node& node,
                                                      const ir::Target& target) {
   const auto conv = ir::ConvolutionOf(node);
   if (!conv.has_value() || !Applies(*conv, node.attrs())) return std::nullopt;
-  const auto [activation, weight] = LayoutsFor(*conv, target.channel_block());
+  const bool last = WantsChannelsLast(node, target);
+  auto [activation, weight] =
+      LayoutsFor(*conv, last ? conv->x.shape[1] + 1 : target.channel_block());
+  if (last) activation = ChannelsLast();
   const GroupedPlan plan = Plan(*conv, activation, node.attrs());
   ir::LibraryCandidate c;
   c.name = c.algorithm = kGrouped;

@@ -74,6 +74,11 @@ struct GroupedPlan {
   }
 };
 
+// Returns whether a depthwise convolution should have channels last, as its
+// neighbours have on a CPU with AMX in bf16: if no blocks divide its channels.
+// It would be row-major otherwise, and copied.
+bool WantsChannelsLast(const ir::Node& node, const ir::Target& target);
+
 // Returns the candidate for a node; nullopt if it does not apply.
 std::optional<ir::LibraryCandidate> GroupedCandidate(const ir::Node& node,
                                                      const ir::Target& target);

@@ -27,6 +27,9 @@ using ir::TensorType;
 // Workspace in bytes that im2col must save to outweigh its layout copies.
 constexpr int64_t kWorthCopies = int64_t{1} << 20;
 
+// Columns of the widest filters of which oneDNN has depthwise weight gradients.
+constexpr int64_t kWidestDepthwise = 3;
+
 // Slowdown of oneDNN's reference loops relative to its optimised kernels.
 constexpr int64_t kReferenceSlowness = 100;
 
@@ -297,6 +300,29 @@ void PreferAmx(const Convolution& t, const Node& node, const Chosen& last,
   }
 }
 
+// Moves a depthwise convolution's fastest candidate with channels last to the
+// front. oneDNN's weight gradients of wide filters multiply matrices.
+void PreferChannelsLast(const Convolution& t,
+                        const std::optional<LibraryCandidate>& grouped,
+                        std::vector<LibraryCandidate>& candidates) {
+  const bool own = grouped.has_value() && t.kind == ConvKind::kGradWeight &&
+                   t.weight.shape[3] > kWidestDepthwise;
+  if (own) {
+    std::erase_if(candidates, [](const LibraryCandidate& c) {
+      return c.algorithm == kGrouped;
+    });
+    candidates.insert(candidates.begin(), *grouped);
+    return;
+  }
+  const auto found = std::find_if(
+      candidates.begin(), candidates.end(), [](const LibraryCandidate& c) {
+        return c.algorithm != kGrouped && c.operands[0] == ChannelsLast();
+      });
+  if (found != candidates.end()) {
+    std::rotate(candidates.begin(), found, found + 1);
+  }
+}
+
 std::vector<LibraryCandidate> ConvCandidates(const Node& node,
                                              const ir::Target& target) {
   Convolution t = *ir::ConvolutionOf(node);
@@ -347,6 +373,10 @@ std::vector<LibraryCandidate> ConvCandidates(const Node& node,
     add("direct-nhwc", "direct", last);
   }
   if (!target.amx) return candidates;
+  if (WantsChannelsLast(node, target)) {
+    PreferChannelsLast(t, grouped, candidates);
+    return candidates;
+  }
   const auto own = AmxConvCandidate(node, target);
   const int64_t groups = node.attrs().Int("groups");
   const bool on_amx = last.has_value() && IsAmx(*last);

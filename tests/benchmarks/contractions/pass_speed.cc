@@ -99,14 +99,16 @@ class Training {
 };
 
 // Returns the largest difference of two numbers at the same place, relative to
-// the second one.
+// the largest number of `b`.
 double LargestDifference(const std::vector<double>& a,
                          const std::vector<double>& b) {
+  double difference = 0;
   double largest = 0;
   for (size_t i = 0; i < a.size(); ++i) {
-    largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
+    difference = std::max(difference, std::abs(a[i] - b[i]));
+    largest = std::max(largest, std::abs(b[i]));
   }
-  return largest;
+  return difference / largest;
 }
 
 void Measure(const Options& options) {

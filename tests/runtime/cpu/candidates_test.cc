@@ -68,5 +68,27 @@ TEST(CpuCandidatesTest, ConvolutionsInBf16RunOnAmx) {
   }
 }
 
+// Unless blocks divide the channels.
+TEST(CpuCandidatesTest, DepthwiseConvolutionsBesideAmxHaveChannelsLast) {
+  if (!Cpu::Get().compiler().target().amx) GTEST_SKIP() << "no AMX";
+  const ir::Layout last = ir::ParseLayout("acdb");
+  for (const int64_t channels : {72, 96}) {
+    for (const int64_t kernel : {3, 5}) {
+      const ConvCase c{2, channels,   channels, 14,      kernel,
+                       1, kernel / 2, 1,        channels};
+      for (const auto& one : ConvNodes(c, DType::kBF16)) {
+        SCOPED_TRACE(testing::Message() << one->node->op_name() << " of "
+                                        << channels << ", " << kernel);
+        const auto candidates = Cpu::Get().compiler().Candidates(*one->node);
+        ASSERT_FALSE(candidates.empty());
+        EXPECT_EQ(candidates[0].operands[0] == last, channels == 72);
+        if (kernel > 3 && one->node->op_name() == "conv2d_grad_weight") {
+          EXPECT_EQ(candidates[0].algorithm, "grouped");
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fusor::test
