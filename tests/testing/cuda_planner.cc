@@ -50,8 +50,7 @@ std::unique_ptr<codegen::TargetCompiler> CudaPlanner(
 
 ir::AutotuneResults ChooseGenerated(const ir::Graph& forward,
                                     const codegen::TargetCompiler& compiler,
-                                    const codegen::CompileOptions& options,
-                                    bool fusions) {
+                                    const codegen::CompileOptions& options) {
   const codegen::SearchSpace space(forward, codegen::ProgramKind::kTrain,
                                    compiler, options);
   ir::AutotuneResults results;
@@ -59,8 +58,7 @@ ir::AutotuneResults ChooseGenerated(const ir::Graph& forward,
   results.origin.library = compiler.LibraryVersion();
   results.origin.threads = compiler.target().threads;
   for (const codegen::SearchCandidate& candidate : space.Candidates()) {
-    const bool fusion = candidate.call.body != nullptr;
-    if (!candidate.kernel.has_value() || (fusion && !fusions)) continue;
+    if (!candidate.kernel.has_value()) continue;
     results.candidates[{candidate.problem, candidate.dtype}] = candidate.name;
   }
   return results;

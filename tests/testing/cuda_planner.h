@@ -26,11 +26,9 @@ class ChannelsLastCompiler : public FakeCompiler {
 std::unique_ptr<codegen::TargetCompiler> CudaPlanner(const std::string& target);
 
 // Returns autotune results for a training step that choose the generated kernel
-// of every convolution that has one; with `fusions`, also of every library
-// fusion.
+// of every convolution, and of every library fusion of one, that has one.
 ir::AutotuneResults ChooseGenerated(const ir::Graph& forward,
                                     const codegen::TargetCompiler& compiler,
-                                    const codegen::CompileOptions& options,
-                                    bool fusions);
+                                    const codegen::CompileOptions& options);
 
 }  // namespace fusor::test

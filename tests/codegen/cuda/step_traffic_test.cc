@@ -202,7 +202,7 @@ TEST(GeneratedConvolutions, MoveLessThanTheLibrarys) {
              1e6;
     };
     EXPECT_NEAR(megabytes(), library, 0.05 * library);
-    options.passes.choices = ChooseGenerated(*graph, *compiler, options, true);
+    options.passes.choices = ChooseGenerated(*graph, *compiler, options);
     const double moved = megabytes();
     RecordProperty("megabytes_an_image", std::to_string(moved));
     EXPECT_NEAR(moved, generated, 0.01 * generated);

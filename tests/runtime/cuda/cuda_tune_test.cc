@@ -17,6 +17,7 @@
 #include "ir/support/error.h"
 #include "ir/target/autotune_results.h"
 #include "ir/target/conv_problem.h"
+#include "passes/library/conv_rewriter.h"
 #include "runtime/autotuner.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/library_calls.h"
@@ -346,14 +347,21 @@ TEST_F(CudaTuneTest, MeasuresGeneratedKernels) {
   EXPECT_TRUE(result.complete);
   EXPECT_THAT(result.left_out, testing::IsEmpty());
   std::set<std::string> generated;
+  size_t fusions = 0;
   for (const runtime::TunedCandidate& c : result.measured) {
     if (c.name != ir::kGeneratedAlgorithm) continue;
     EXPECT_THAT(c.ms, testing::AnyOf(1, 2)) << c.problem;
     EXPECT_EQ(c.dtype, ir::DType::kF16);
     generated.insert(c.problem);
-    EXPECT_EQ(result.choices.candidates.at({c.problem, c.dtype}), c.name);
+    // A fusion may save less than it costs.
+    const bool fusion = c.problem.find(" fused=") != std::string::npos;
+    fusions += fusion ? 1 : 0;
+    const auto& choice = result.choices.candidates.at({c.problem, c.dtype});
+    EXPECT_TRUE(choice == c.name || (fusion && choice == passes::kDeclined))
+        << c.problem << ": " << choice;
   }
-  EXPECT_GE(generated.size(), 6);
+  EXPECT_GE(fusions, 4);
+  EXPECT_GE(generated.size() - fusions, 6);
   for (const auto& [key, name] : result.choices.candidates) {
     EXPECT_TRUE(generated.contains(key.first) || name == "eng1" ||
                 name == "none")
