@@ -433,8 +433,8 @@ std::optional<AmxMatmulPlan> PlanAmxMatmul(const TensorType& a,
   plan.is_split = split;
   plan.result_is_bf16 = y.dtype == DType::kBF16;
   DivideWork(plan);
-  // If tiles of both operands have other rows than memory, the second operand's
-  // cost less to pack.
+  // Rows in memory along the depth cost less to pack in the second operand, so
+  // that is the wider one.
   if (!split && !plan.is_shared() && plan.rows > plan.columns &&
       plan.a.row == 1 && plan.b.column == 1) {
     plan.Transpose();
