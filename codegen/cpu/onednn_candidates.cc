@@ -300,8 +300,9 @@ void PreferAmx(const Convolution& t, const Node& node, const Chosen& last,
   }
 }
 
-// Moves a depthwise convolution's fastest candidate with channels last to the
-// front. oneDNN's weight gradients of wide filters multiply matrices.
+// Moves a depthwise convolution's candidate with channels last to the front:
+// fusor's own for weight gradients of wide filters, for which oneDNN has no
+// depthwise implementation, otherwise oneDNN's.
 void PreferChannelsLast(const Convolution& t,
                         const std::optional<LibraryCandidate>& grouped,
                         std::vector<LibraryCandidate>& candidates) {

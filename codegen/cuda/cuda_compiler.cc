@@ -184,7 +184,7 @@ std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
     candidate.workspace_bytes = config.workspace_bytes;
     candidates.push_back(candidate);
   }
-  // Without an engine, fusor computes what a convolution is fused with apart.
+  // cuDNN computes all plain convolutions, but not all fusions of them.
   if (candidates.empty() && !ir::IsLibraryFusion(node)) return {};
   if (auto generated = TensorCoreKernel(node, candidate, target_)) {
     candidates.push_back(*std::move(generated));

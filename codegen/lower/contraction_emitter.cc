@@ -79,7 +79,7 @@ int ContractionEmitter::RoundedTo(int reg, DType dtype) {
 
 // Stores the outputs that are elements of columns, or all others.
 void ContractionEmitter::StoreOutputs(bool of_columns) {
-  const ir::IndexMap& result = ResultAccess().map;
+  const ir::IndexMap result = ResultAccess().map;
   const auto stores = [&](const ir::Output& output) {
     return (contraction_.domain.maps.at(output.value) != result) == of_columns;
   };

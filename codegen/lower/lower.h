@@ -95,8 +95,8 @@ LoweredKernel LowerDepthwise(const ir::Graph& body, const ir::Target& target,
 LoweredKernel LowerContraction(const ir::Graph& body, const ir::Target& target,
                                bool eager);
 
-// The same on the tensor cores of a GPU, for factors of 16-bit floats, with
-// column sums.
+// The same on the tensor cores of a GPU, for factors of 16-bit floats. The body
+// may have column sums.
 // REQUIRES: the nest has one axis of rows, of columns and of sums besides those
 // of both factors; ir::kTensorCoreTile divides their extents; the fastest axis
 // of each factor is one of them; the result's is that of columns. For a

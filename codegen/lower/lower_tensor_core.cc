@@ -34,8 +34,8 @@ constexpr int64_t kPadding = 8;
 // steps a chunk, at least: a chunk's sums are stored and loaded once more.
 constexpr int64_t kBlocks = 2;
 constexpr int64_t kStepsPerChunk = 8;
-// Tiles whose column sums one block adds, at most. Of more tiles, groups are
-// added first.
+// One block adds the column sums of at most this many tiles. If there are more,
+// a phase before adds groups of them.
 constexpr int64_t kMostSums = 64;
 
 // The axes of the nest.

@@ -154,8 +154,9 @@ class BodyMaps {
   // Returns the rejection reason; empty if all values have a map.
   std::string Run() {
     const Node& node = *contraction_.node;
+    after_.insert(&node);
     for (const auto& any : body_.nodes()) {
-      if (ReadsAny(*any, after_) || ReadsResult(*any)) after_.insert(any.get());
+      if (ReadsAny(*any, after_)) after_.insert(any.get());
     }
     for (size_t i = 0; i < 2; ++i) {
       if (!SetBackwards(node.input(i), contraction_.factors[i])) return reason_;
@@ -165,7 +166,9 @@ class BodyMaps {
       return reason_;
     }
     for (const auto& reader : body_.nodes()) {
-      if (after_.contains(reader.get()) && !SetReader(*reader)) return reason_;
+      const bool follows =
+          reader.get() != &node && after_.contains(reader.get());
+      if (follows && !SetReader(*reader)) return reason_;
     }
     for (const auto& any : body_.nodes()) {
       if (!maps_.contains(any->output())) return "a value is not read";
@@ -174,13 +177,6 @@ class BodyMaps {
   }
 
  private:
-  bool ReadsResult(const Node& node) const {
-    const std::vector<Value*>& inputs = node.inputs();
-    return std::any_of(inputs.begin(), inputs.end(), [&](const Value* input) {
-      return input->producer() == contraction_.node;
-    });
-  }
-
   static bool ReadsAny(const Node& node,
                        const std::unordered_set<const Node*>& producers) {
     const std::vector<Value*>& inputs = node.inputs();
@@ -259,7 +255,7 @@ class BodyMaps {
     const Node* producer = value->producer();
     if (producer == nullptr) return true;
     if (!Set(value, map)) return false;
-    if (producer == contraction_.node || after_.contains(producer)) return true;
+    if (after_.contains(producer)) return true;
     if (!IsFusible(*producer) ||
         producer->op().fusion == ir::FusionKind::kReduce ||
         producer->op().fusion == ir::FusionKind::kIndexed) {
@@ -280,7 +276,7 @@ class BodyMaps {
   const ir::Graph& body_;
   Contraction& contraction_;
   std::unordered_map<const Value*, IndexMap>& maps_;
-  std::unordered_set<const Node*> after_;       // depend on the result
+  std::unordered_set<const Node*> after_;       // it, and what depends on it
   std::unordered_set<const Node*> of_columns_;  // column sums and their readers
   std::string reason_;
 };

@@ -136,7 +136,7 @@ struct Region {
   NodeSet prologue[2];
   std::unordered_map<const Value*, ir::IndexMap> maps;  // of their values
   const Value* computed[2] = {};
-  // Of a library fusion: all its nodes but the convolution.
+  // For a library fusion, all of its nodes except the convolution.
   NodeSet epilogue;
   bool of_library_fusion = false;
   std::string rejected;  // why a factor has no prologue; may be empty

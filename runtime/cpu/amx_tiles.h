@@ -251,7 +251,8 @@ class AmxTiles {
     const auto mask = First<__mmask32>(columns);
     const __m512i a = _mm512_maskz_loadu_epi16(rows > 0 ? mask : 0, even);
     const __m512i b = _mm512_maskz_loadu_epi16(rows > 1 ? mask : 0, odd);
-    // Of each eight columns, pairs of the first four and of the last four.
+    // A lane of 128 bits has pairs of eight columns: `low` of the first four,
+    // `high` of the last four.
     const __m512i low = _mm512_unpacklo_epi16(a, b);
     const __m512i high = _mm512_unpackhi_epi16(a, b);
     const __m512i first = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
