@@ -225,6 +225,7 @@ class PhaseEmitter {
       case StmtKind::kDot:
       case StmtKind::kStoreMatrix:
       case StmtKind::kBarrier:
+      case StmtKind::kGuard:
         FUSOR_ASSERT(false, "kernel {}: a thread block on a CPU", kernel_.name);
     }
   }

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <limits>
 
+#include "codegen/cuda/thread_layout.h"
 #include "ir/support/error.h"
+#include "ir/support/str.h"
 
 namespace fusor::codegen {
 namespace {
@@ -170,6 +172,46 @@ std::string_view CudaReduction(ScalarOp op) {
   }
 }
 
+std::string CudaIndex(const Index& index) {
+  std::string out;
+  for (const Index::Term& term : index.terms) {
+    if (term.coefficient == 0) continue;
+    if (!out.empty()) out += " + ";
+    out += fmt::format("a{}", term.axis);
+    if (term.coefficient != 1) out += fmt::format(" * {}", term.coefficient);
+  }
+  if (out.empty()) return std::to_string(index.offset);
+  return index.offset == 0 ? out : fmt::format("{} + {}", index.offset, out);
+}
+
+std::string CudaHolds(const std::vector<Bound>& bounds) {
+  return Join(bounds, " && ", [](const Bound& bound) {
+    return fmt::format("{} < {}", CudaIndex(bound.index), bound.extent);
+  });
+}
+
+CudaExpression CudaRegister(const Kernel& kernel, int reg) {
+  const Register& info = kernel.registers[reg];
+  return {fmt::format("r{}{}", reg, info.vector ? "[l]" : ""),
+          ArithOf(info.dtype)};
+}
+
+std::string CudaInside(const Kernel& kernel, const Stmt& stmt) {
+  return Join(stmt.indexed, " && ", [&](const IndexedTerm& term) {
+    return fmt::format("(u64)(i64){} < {}ull",
+                       CudaRegister(kernel, term.reg).text, term.extent);
+  });
+}
+
+std::string CudaWarpMask(int threads) {
+  const int full = threads / kWarp * kWarp;
+  const int rest = threads - full;
+  if (rest == 0) return "0xffffffffu";
+  const std::string last = fmt::format("0x{:x}u", (1U << rest) - 1);
+  if (full == 0) return last;
+  return fmt::format("threadIdx.x < {} ? 0xffffffffu : {}", full, last);
+}
+
 std::string CudaConstant(DType dtype, double value) {
   switch (ArithOf(dtype)) {
     case Arith::kF64:
@@ -242,18 +284,23 @@ std::string_view CudaIndexType(const Kernel& kernel) {
   int64_t reach = 0;
   for (const Phase& phase : kernel.phases) {
     reach = std::max(reach, NumTasks(kernel, phase));
-    VisitStatements(phase.body, [&](const Stmt& stmt) {
-      int64_t sum = std::abs(stmt.index.offset);
-      for (const Index::Term& term : stmt.index.terms) {
+    const auto include = [&](const Index& index, int64_t further) {
+      int64_t sum = std::abs(index.offset) + further;
+      for (const Index::Term& term : index.terms) {
         const Axis& axis = kernel.axes[term.axis];
         const int64_t group = axis.vector ? kernel.lanes : 1;
         const int64_t end = (axis.extent + group - 1) / group * group;
         sum += std::abs(term.coefficient) * (end - 1);
       }
-      for (const IndexedTerm& term : stmt.indexed) {
-        sum += term.stride * (term.extent - 1);
-      }
       reach = std::max(reach, sum);
+    };
+    VisitStatements(phase.body, [&](const Stmt& stmt) {
+      int64_t further = 0;
+      for (const IndexedTerm& term : stmt.indexed) {
+        further += term.stride * (term.extent - 1);
+      }
+      include(stmt.index, further);
+      for (const Bound& bound : stmt.bounds) include(bound.index, 0);
     });
   }
   return reach < std::numeric_limits<int32_t>::max() ? "int" : "i64";

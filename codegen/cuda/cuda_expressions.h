@@ -3,6 +3,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "codegen/kernel/kernel_ir.h"
 #include "ir/scalar_op.h"
@@ -24,6 +25,18 @@ std::string_view CudaIndexType(const Kernel& kernel);
 std::string_view CudaTag(ir::DType dtype);
 // Returns the prelude's struct for a reduction: "AddOp", ...
 std::string_view CudaReduction(ir::ScalarOp op);
+
+// Returns the index as an expression of the variables a0, a1, ... of the axes.
+std::string CudaIndex(const Index& index);
+// Returns the condition under which the bounds hold.
+std::string CudaHolds(const std::vector<Bound>& bounds);
+// Returns the variable r0, r1, ... of the register; of lane l if it is a
+// vector.
+CudaExpression CudaRegister(const Kernel& kernel, int reg);
+// Returns the condition under which all indices in registers are inside.
+std::string CudaInside(const Kernel& kernel, const Stmt& stmt);
+// Returns the mask of the threads in this thread's warp of a block.
+std::string CudaWarpMask(int threads);
 
 // Returns `value` as a literal in the arithmetic type of `dtype`. Integers
 // truncate; infinities become the least and greatest integer of `dtype`.

@@ -474,6 +474,14 @@ FUSOR_DEVICE void CopyAsync(void* to, const void* from) {
                  "l"(__cvta_generic_to_global(from))
                : "memory");
 }
+// Stores zeros instead, and reads nothing, unless `there` is set.
+FUSOR_DEVICE void CopyAsync(void* to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"((u32)__cvta_generic_to_shared(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(there ? 16 : 0)
+               : "memory");
+}
 FUSOR_DEVICE void WaitForCopies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }

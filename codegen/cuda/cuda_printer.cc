@@ -21,7 +21,7 @@ namespace {
 using ir::DType;
 
 // Increment when the same kernel IR gives different text after the prelude.
-constexpr int kRevision = 6;
+constexpr int kRevision = 7;
 
 class PhasePrinter {
  public:
@@ -109,15 +109,7 @@ class PhasePrinter {
            memory_.offsets[b]);
     }
     if (!lanes) return;
-    // Mask of the threads in this thread's warp.
-    const int full = x_ * y_ / kWarp * kWarp;
-    const int rest = x_ * y_ - full;
-    const std::string last = fmt::format("0x{:x}u", (1U << rest) - 1);
-    Line("const u32 warp = {};",
-         rest == 0 ? "0xffffffffu"
-         : full == 0
-             ? last
-             : fmt::format("threadIdx.x < {} ? 0xffffffffu : {}", full, last));
+    Line("const u32 warp = {};", CudaWarpMask(x_ * y_));
   }
 
   void PrintRegisters() {
@@ -130,7 +122,8 @@ class PhasePrinter {
     });
     VisitStatements(phase_.body, [&](const Stmt& stmt) {
       const bool copies =
-          stmt.kind == StmtKind::kStore && kernel_.buffers[stmt.buffer].local;
+          stmt.kind == StmtKind::kGuard ||
+          (stmt.kind == StmtKind::kStore && kernel_.buffers[stmt.buffer].local);
       if (copies) read.erase(stmt.src[0]);  // perhaps without the register
     });
     for (int reg : set) {
@@ -190,8 +183,10 @@ class PhasePrinter {
 
   void Body(const std::vector<Stmt>& body) {
     for (size_t i = 0; i < body.size(); ++i) {
-      if (i + 1 < body.size() && !masked_ &&
-          IsAsyncCopy(kernel_, phase_, body[i], body[i + 1], vector_axis_)) {
+      const bool copies =
+          i + 1 < body.size() && !masked_ &&
+          IsAsyncCopy(kernel_, phase_, body[i], body[i + 1], vector_axis_);
+      if (copies) {
         PrintAsyncCopy(body[i], body[i + 1]);
         ++i;
       } else {
@@ -234,6 +229,8 @@ class PhasePrinter {
         all_read_ = true;
         if (copies_) Line("WaitForCopies();");
         return Line("__syncthreads();");
+      case StmtKind::kGuard:
+        return PrintGuard(stmt);
       case StmtKind::kInit:
         if (Info(stmt.dst).rows > 0) return Line("ZeroMatrix(r{});", stmt.dst);
         return Set(stmt, CudaConstant(Info(stmt.dst).dtype,
@@ -289,6 +286,41 @@ class PhasePrinter {
       --depth_;
       Line("}}");
     }
+    all_read_ = false;
+  }
+
+  void PrintGuard(const Stmt& stmt) {
+    CloseLanes();
+    std::vector<Bound> whole = stmt.bounds;
+    std::erase_if(whole, [&](const Bound& bound) {
+      return !KeepsThreadsWhole(kernel_, bound, vector_axis_);
+    });
+    const bool outer_masked = masked_;
+    const bool outer_partly = partly_;
+    const bool vector = stmt.dst >= 0 && Info(stmt.dst).vector;
+    if (vector) Line("Zero(r{});", stmt.dst);
+    if (stmt.dst >= 0 && !vector) Line("r{} = 0;", stmt.dst);
+    Line("{}{{",
+         whole.empty() ? "" : fmt::format("if ({}) ", CudaHolds(whole)));
+    ++depth_;
+    for (const Bound& bound : stmt.bounds) {
+      if (KeepsThreadsWhole(kernel_, bound, vector_axis_)) continue;
+      Line("const {} active{} = {} - ({});", int_, vector_axis_, bound.extent,
+           CudaIndex(bound.index));
+      masked_ = partly_ = true;
+    }
+    Body(stmt.body);
+    if (stmt.dst >= 0) {
+      const std::string inside = Get(stmt.src[0]).text;
+      Set(stmt, vector && partly_
+                    ? fmt::format("l < active{} ? {} : 0", vector_axis_, inside)
+                    : inside);
+      CloseLanes();
+    }
+    masked_ = outer_masked;
+    partly_ = outer_partly;
+    --depth_;
+    Line("}}");
     all_read_ = false;
   }
 
@@ -385,7 +417,7 @@ class PhasePrinter {
       if (&stmt == scattered) continue;
       if (stmt.kind == StmtKind::kScatterAdd && scattered != nullptr) {
         CloseLanes();
-        Line("if ({}) {{", Inside(stmt));
+        Line("if ({}) {{", CudaInside(kernel_, stmt));
         ++depth_;
         Print(*scattered);
         Print(stmt);
@@ -412,10 +444,7 @@ class PhasePrinter {
 
   const Register& Info(int reg) const { return kernel_.registers[reg]; }
 
-  CudaExpression Get(int reg) const {
-    return {fmt::format("r{}{}", reg, Info(reg).vector ? "[l]" : ""),
-            ArithOf(Info(reg).dtype)};
-  }
+  CudaExpression Get(int reg) const { return CudaRegister(kernel_, reg); }
 
   std::string Rounded(const Stmt& stmt, std::string text) const {
     if (!stmt.round) return text;
@@ -497,32 +526,20 @@ class PhasePrinter {
 
   // --- Memory ----------------------------------------------------------------
 
-  static std::string IndexText(const Index& index) {
-    std::string out;
-    for (const Index::Term& term : index.terms) {
-      if (term.coefficient == 0) continue;
-      if (!out.empty()) out += " + ";
-      out += fmt::format("a{}", term.axis);
-      if (term.coefficient != 1) out += fmt::format(" * {}", term.coefficient);
-    }
-    if (out.empty()) return std::to_string(index.offset);
-    return index.offset == 0 ? out : fmt::format("{} + {}", index.offset, out);
-  }
-
   int64_t LaneStride(const Index& index) const {
     return vector_axis_ < 0 ? 0 : CoefficientOf(index, vector_axis_);
   }
 
   // Returns the value of the index; for lane l if it differs between lanes.
   std::string LaneIndex(const Stmt& stmt, std::string_view cast) const {
-    std::string text = fmt::format("{}({})", cast, IndexText(stmt.index));
+    std::string text = fmt::format("{}({})", cast, CudaIndex(stmt.index));
     const int64_t stride = LaneStride(stmt.index);
     if (stride == 0 || !Info(stmt.dst).vector) return text;
     return fmt::format("{} + l * {}", text, stride);
   }
 
   std::string Place(const Stmt& stmt) const {
-    std::string index = IndexText(stmt.index);
+    std::string index = CudaIndex(stmt.index);
     for (const IndexedTerm& term : stmt.indexed) {
       index +=
           fmt::format(" + ({}){} * {}", int_, Get(term.reg).text, term.stride);
@@ -530,7 +547,7 @@ class PhasePrinter {
     return fmt::format("b{} + ({})", stmt.buffer, index);
   }
   std::string BytePlace(const Stmt& stmt) const {
-    return fmt::format("b{} + (({}) >> 3)", stmt.buffer, IndexText(stmt.index));
+    return fmt::format("b{} + (({}) >> 3)", stmt.buffer, CudaIndex(stmt.index));
   }
 
   void PrintLoad(const Stmt& stmt) {
@@ -583,25 +600,19 @@ class PhasePrinter {
     }
   }
 
-  void PrintAsyncCopy(const Stmt& load, const Stmt& store) {
+  void PrintAsyncCopy(const Stmt& from, const Stmt& store) {
     CloseLanes();
+    const Stmt& load = CopiedLoad(from);
+    const std::string there =
+        from.bounds.empty() ? "" : ", " + CudaHolds(from.bounds);
     const auto word = static_cast<int>(
         kCopiedBytes / DTypeSize(kernel_.buffers[load.buffer].dtype));
     for (int at = 0; at < width_; at += word) {
-      Line("CopyAsync({} + {}, {} + {});", Place(store), at, Place(load), at);
+      Line("CopyAsync({} + {}, {} + {}{});", Place(store), at, Place(load), at,
+           there);
     }
     copies_ = true;
     all_read_ = false;
-  }
-
-  // Returns the condition under which all indices in registers are inside.
-  std::string Inside(const Stmt& stmt) const {
-    std::string out;
-    for (const IndexedTerm& term : stmt.indexed) {
-      out += fmt::format("{}(u64)(i64){} < {}ull", out.empty() ? "" : " && ",
-                         Get(term.reg).text, term.extent);
-    }
-    return out;
   }
 
   // Loads consecutive lanes at once if they have one index in a register.
@@ -618,7 +629,7 @@ class PhasePrinter {
     if (info.vector && stride == 1 && !HasVectorIndex(kernel_, stmt) &&
         ArithOf(info.dtype) == ArithOf(buffer.dtype)) {
       const std::string to = fmt::format("r{}", stmt.dst);
-      Line("if ({}) {{", Inside(stmt));
+      Line("if ({}) {{", CudaInside(kernel_, stmt));
       ++depth_;
       LoadInto(stmt, to);
       --depth_;
@@ -628,7 +639,7 @@ class PhasePrinter {
       return;
     }
     std::string place = Place(stmt);
-    std::string inside = Inside(stmt);
+    std::string inside = CudaInside(kernel_, stmt);
     if (info.vector) {
       if (stride != 0) place += fmt::format(" + l * {}", stride);
       if (masked_) inside += fmt::format(" && l < active{}", vector_axis_);
@@ -647,7 +658,7 @@ class PhasePrinter {
     const KernelBuffer& buffer = kernel_.buffers[stmt.buffer];
     const std::string_view tag = CudaTag(buffer.dtype);
     std::string place = Place(stmt);
-    std::string inside = Inside(stmt);
+    std::string inside = CudaInside(kernel_, stmt);
     const int64_t stride = LaneStride(stmt.index);
     if (stride != 0) {
       OpenLanes();
@@ -763,22 +774,6 @@ class PhasePrinter {
 };
 
 }  // namespace
-
-std::vector<CudaLaunch> CudaLaunches(const Kernel& kernel) {
-  std::vector<CudaLaunch> launches;
-  for (size_t p = 0; p < kernel.phases.size(); ++p) {
-    const Phase& phase = kernel.phases[p];
-    const int64_t threads =
-        ThreadsAlong(kernel, phase) * NumRows(kernel, phase);
-    const int64_t blocks = NumTasks(kernel, phase);
-    FUSOR_ASSERT(
-        threads <= 1024 && blocks <= std::numeric_limits<int32_t>::max(),
-        "kernel {}: {} blocks of {} threads", kernel.name, blocks, threads);
-    launches.push_back(
-        {fmt::format("fusor_p{}", p), blocks, static_cast<int>(threads)});
-  }
-  return launches;
-}
 
 std::string CudaTextRevision() {
   return fmt::format("r{} {:016x}", kRevision, HashBytes(CudaPrelude()));

@@ -10,23 +10,11 @@
 // Reductions are the fixed trees of kernel_ir.h, without atomics.
 
 #include <string>
-#include <vector>
 
+#include "codegen/cuda/thread_layout.h"
 #include "codegen/kernel/kernel_ir.h"
 
 namespace fusor::codegen {
-
-// Launch configuration of a phase. Its arguments are pointers to
-// Kernel::buffers, each aligned to 16 bytes.
-struct CudaLaunch {
-  std::string entry;  // "fusor_p0"
-  int64_t blocks = 1;
-  int threads = 1;
-  bool operator==(const CudaLaunch&) const = default;
-};
-
-// Returns one launch per phase.
-std::vector<CudaLaunch> CudaLaunches(const Kernel& kernel);
 
 // Returns a translation unit with all phases' entries as extern "C" functions.
 // It starts with a comment that holds KernelStamp. Deterministic: kernels of

@@ -1,6 +1,7 @@
 #include "codegen/cuda/prefetch.h"
 
 #include <algorithm>
+#include <array>
 
 #include "codegen/cuda/thread_layout.h"
 #include "codegen/kernel/access_analysis.h"
@@ -43,8 +44,8 @@ Prefetch PrefetchOf(const Kernel& kernel, const Stmt& loop, int vector_axis) {
   const Stmt* scattered = ScatteredLoad(kernel, loop);
   Prefetch prefetch;
   for (const Stmt& stmt : loop.body) {
-    if (stmt.kind == StmtKind::kLoop || stmt.kind == StmtKind::kGather ||
-        stmt.kind == StmtKind::kReduceLanes ||
+    if (stmt.kind == StmtKind::kLoop || stmt.kind == StmtKind::kGuard ||
+        stmt.kind == StmtKind::kGather || stmt.kind == StmtKind::kReduceLanes ||
         stmt.kind == StmtKind::kReduceBlock) {
       return {};
     }
@@ -65,17 +66,30 @@ Prefetch PrefetchOf(const Kernel& kernel, const Stmt& loop, int vector_axis) {
   return prefetch;
 }
 
-bool IsAsyncCopy(const Kernel& kernel, const Phase& phase, const Stmt& load,
+const Stmt& CopiedLoad(const Stmt& from) {
+  return from.kind == StmtKind::kGuard ? from.body[0] : from;
+}
+
+bool IsAsyncCopy(const Kernel& kernel, const Phase& phase, const Stmt& from,
                  const Stmt& store, int vector_axis) {
-  if (vector_axis < 0 || load.kind != StmtKind::kLoad ||
-      store.kind != StmtKind::kStore || store.src[0] != load.dst) {
+  const bool guard = from.kind == StmtKind::kGuard;
+  if (vector_axis < 0 || store.kind != StmtKind::kStore ||
+      store.src[0] != from.dst || (guard && from.body.size() != 1)) {
     return false;
   }
-  const KernelBuffer& from = kernel.buffers[load.buffer];
+  const Stmt& load = CopiedLoad(from);
+  const bool whole_threads =
+      std::ranges::all_of(from.bounds, [&](const Bound& bound) {
+        return KeepsThreadsWhole(kernel, bound, vector_axis);
+      });
+  if (load.kind != StmtKind::kLoad || !whole_threads ||
+      (guard && from.src[0] != load.dst)) {
+    return false;
+  }
+  const KernelBuffer& source = kernel.buffers[load.buffer];
   const KernelBuffer& to = kernel.buffers[store.buffer];
   if (!to.local) return false;
-  const Register& reg = kernel.registers[load.dst];
-  const int64_t word = kCopiedBytes / ir::DTypeSize(from.dtype);
+  const int64_t word = kCopiedBytes / ir::DTypeSize(source.dtype);
   for (const Stmt* access : {&load, &store}) {
     if (CoefficientOf(access->index, vector_axis) != 1 ||
         AlignedElements(kernel, *access, vector_axis) % word != 0) {
@@ -84,12 +98,18 @@ bool IsAsyncCopy(const Kernel& kernel, const Phase& phase, const Stmt& load,
   }
   // Otherwise one row of threads stores.
   const int block = BlockAxis(kernel, phase);
-  int64_t reads = 0;
-  VisitStatements(phase.body, [&](const Stmt& stmt) {
-    reads += std::count(stmt.src.begin(), stmt.src.end(), load.dst);
+  if (source.written || source.dtype != to.dtype ||
+      (block >= 0 && !Names(store.index, block))) {
+    return false;
+  }
+  return std::ranges::all_of(std::array{load.dst, from.dst}, [&](int copied) {
+    const Register& reg = kernel.registers[copied];
+    int64_t reads = 0;
+    VisitStatements(phase.body, [&](const Stmt& stmt) {
+      reads += std::count(stmt.src.begin(), stmt.src.end(), copied);
+    });
+    return reads == 1 && reg.vector && reg.dtype == source.dtype;
   });
-  return !from.written && from.dtype == to.dtype && reg.dtype == from.dtype &&
-         reg.vector && reads == 1 && (block < 0 || Names(store.index, block));
 }
 
 }  // namespace fusor::codegen

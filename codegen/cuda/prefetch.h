@@ -39,9 +39,12 @@ inline constexpr int64_t kCopiedBytes = 16;
 
 // Returns whether two statements of a phase copy a thread's lanes from global
 // to shared memory, in whole words of kCopiedBytes and through a register that
-// nothing else reads. No thread reads them before a barrier. REQUIRES: all
+// nothing else reads. No thread reads them before a barrier. `from` is a load,
+// or a guard that contains only a load and sets the register. REQUIRES: all
 // lanes are active.
-bool IsAsyncCopy(const Kernel& kernel, const Phase& phase, const Stmt& load,
+bool IsAsyncCopy(const Kernel& kernel, const Phase& phase, const Stmt& from,
                  const Stmt& store, int vector_axis);
+// Returns the load of such a copy.
+const Stmt& CopiedLoad(const Stmt& from);
 
 }  // namespace fusor::codegen

@@ -1,5 +1,7 @@
 #include "codegen/cuda/thread_layout.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
@@ -25,6 +27,22 @@ int ThreadsAlong(const Kernel& kernel, const Phase& phase) {
   return UsesVectorAxis(kernel, phase)
              ? kernel.lanes / kernel.lanes_per_thread()
              : 1;
+}
+
+std::vector<CudaLaunch> CudaLaunches(const Kernel& kernel) {
+  std::vector<CudaLaunch> launches;
+  for (size_t p = 0; p < kernel.phases.size(); ++p) {
+    const Phase& phase = kernel.phases[p];
+    const int64_t threads =
+        ThreadsAlong(kernel, phase) * NumRows(kernel, phase);
+    const int64_t blocks = NumTasks(kernel, phase);
+    FUSOR_ASSERT(
+        threads <= 1024 && blocks <= std::numeric_limits<int32_t>::max(),
+        "kernel {}: {} blocks of {} threads", kernel.name, blocks, threads);
+    launches.push_back(
+        {fmt::format("fusor_p{}", p), blocks, static_cast<int>(threads)});
+  }
+  return launches;
 }
 
 // The first lane is a multiple of the width.

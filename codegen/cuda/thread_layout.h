@@ -3,6 +3,8 @@
 // Which threads of a block have which lanes and elements of a kernel.
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "codegen/kernel/kernel_ir.h"
 
@@ -12,6 +14,18 @@ inline constexpr int kWarp = 32;  // threads
 
 // Returns the number of threads along the lanes.
 int ThreadsAlong(const Kernel& kernel, const Phase& phase);
+
+// Launch configuration of a phase. Its arguments are pointers to
+// Kernel::buffers, each aligned to 16 bytes.
+struct CudaLaunch {
+  std::string entry;  // "fusor_p0"
+  int64_t blocks = 1;
+  int threads = 1;
+  bool operator==(const CudaLaunch&) const = default;
+};
+
+// Returns one launch per phase.
+std::vector<CudaLaunch> CudaLaunches(const Kernel& kernel);
 
 // Returns the alignment, in elements, of the addresses of a thread's lanes
 // along that axis.

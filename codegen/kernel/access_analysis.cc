@@ -43,6 +43,17 @@ std::optional<Parts> Split(const ElementSet& set, int64_t unit,
   return parts;
 }
 
+// Returns the terms that change the index: coefficient != 0, extent > 1.
+std::vector<Index::Term> MovingTerms(const Kernel& kernel, const Index& index) {
+  std::vector<Index::Term> terms;
+  for (const Index::Term& term : index.terms) {
+    if (term.coefficient != 0 && kernel.axes[term.axis].extent > 1) {
+      terms.push_back(term);
+    }
+  }
+  return terms;
+}
+
 }  // namespace
 
 int64_t ElementSet::last() const { return first + Reach(terms); }
@@ -77,10 +88,49 @@ void AddTerm(ElementSet& set, int64_t step, int64_t extent) {
   set.terms.insert(at, term);
 }
 
-ElementSet ElementsOf(const Kernel& kernel, const Stmt& stmt) {
+std::vector<IndexSpan> SpansOf(const Kernel& kernel, const Index& index,
+                               const Bounds& bounds) {
+  std::vector<Index::Term> terms = MovingTerms(kernel, index);
+  std::vector<IndexSpan> spans;
+  for (const Bound* bound : bounds) {
+    const std::vector<Index::Term> inner = MovingTerms(kernel, bound->index);
+    if (inner.empty()) continue;
+    const int64_t factor =
+        CoefficientOf({0, terms}, inner[0].axis) / inner[0].coefficient;
+    const bool contains =
+        factor > 0 && std::ranges::all_of(inner, [&](const Index::Term& term) {
+          const int64_t coefficient = CoefficientOf({0, terms}, term.axis);
+          return coefficient % term.coefficient == 0 &&
+                 coefficient / term.coefficient == factor;
+        });
+    if (!contains) continue;
+    std::erase_if(terms, [&](const Index::Term& term) {
+      return Names({0, inner}, term.axis);
+    });
+    spans.push_back({factor, bound->extent - bound->index.offset});
+  }
+  for (const Index::Term& term : terms) {
+    spans.push_back({term.coefficient, kernel.axes[term.axis].extent});
+  }
+  return spans;
+}
+
+bool KeepsThreadsWhole(const Kernel& kernel, const Bound& bound,
+                       int vector_axis) {
+  if (!Names(bound.index, vector_axis)) return true;
+  const int64_t width = kernel.lanes_per_thread();
+  return bound.extent % width == 0 && bound.index.offset % width == 0 &&
+         std::ranges::all_of(bound.index.terms, [&](const Index::Term& term) {
+           return term.axis == vector_axis || term.coefficient % width == 0;
+         });
+}
+
+ElementSet ElementsOf(const Kernel& kernel, const Stmt& stmt,
+                      const Bounds& bounds) {
   ElementSet set{stmt.index.offset, {}};
-  for (const Index::Term& term : stmt.index.terms) {
-    AddTerm(set, term.coefficient, kernel.axes[term.axis].extent);
+  for (const auto& [coefficient, extent] :
+       SpansOf(kernel, stmt.index, bounds)) {
+    AddTerm(set, coefficient, extent);
   }
   for (const IndexedTerm& term : stmt.indexed) {
     AddTerm(set, term.stride, term.extent);
@@ -136,12 +186,13 @@ bool AreDisjoint(const ElementSet& a, const ElementSet& b) {
 
 namespace {
 
-// A load or store: its phase, its enclosing loops, outermost first, and its
-// position in program order.
+// A load or store: its phase, its enclosing loops, outermost first, the bounds
+// around it, and its position in program order.
 struct Touch {
   const Stmt* stmt;
   size_t phase;
   std::vector<const Stmt*> loops;
+  Bounds bounds;
   int place;
 };
 
@@ -169,15 +220,20 @@ class Collector {
         loops_.push_back(&stmt);
         Visit(stmt.body);
         loops_.pop_back();
+      } else if (stmt.kind == StmtKind::kGuard) {
+        const Bounds outer = bounds_;
+        for (const Bound& bound : stmt.bounds) bounds_.push_back(&bound);
+        Visit(stmt.body);
+        bounds_ = outer;
       } else if ((stmt.kind == StmtKind::kLoad ||
                   stmt.kind == StmtKind::kGather) &&
                  stmt.buffer == operand_) {
-        touches_.loads.push_back({&stmt, phase_, loops_, place_});
+        touches_.loads.push_back({&stmt, phase_, loops_, bounds_, place_});
       } else if ((stmt.kind == StmtKind::kStore ||
                   stmt.kind == StmtKind::kStoreTile ||
                   stmt.kind == StmtKind::kScatterAdd) &&
                  stmt.buffer == result_) {
-        touches_.stores.push_back({&stmt, phase_, loops_, place_});
+        touches_.stores.push_back({&stmt, phase_, loops_, bounds_, place_});
       }
     }
   }
@@ -187,19 +243,9 @@ class Collector {
   size_t phase_ = 0;
   int place_ = 0;
   std::vector<const Stmt*> loops_;
+  Bounds bounds_;
   Touches touches_;
 };
-
-// Returns the terms that change the index: coefficient != 0, extent > 1.
-std::vector<Index::Term> MovingTerms(const Kernel& kernel, const Index& index) {
-  std::vector<Index::Term> terms;
-  for (const Index::Term& term : index.terms) {
-    if (term.coefficient != 0 && kernel.axes[term.axis].extent > 1) {
-      terms.push_back(term);
-    }
-  }
-  return terms;
-}
 
 bool SameElement(const Kernel& kernel, const Index& a, const Index& b) {
   const std::vector<Index::Term> terms = MovingTerms(kernel, a);
@@ -212,8 +258,8 @@ bool SameElement(const Kernel& kernel, const Index& a, const Index& b) {
 
 // Returns whether the accesses are disjoint at all points of their axes.
 bool NeverMeet(const Kernel& kernel, const Touch& load, const Touch& store) {
-  return AreDisjoint(ElementsOf(kernel, *load.stmt),
-                     ElementsOf(kernel, *store.stmt));
+  return AreDisjoint(ElementsOf(kernel, *load.stmt, load.bounds),
+                     ElementsOf(kernel, *store.stmt, store.bounds));
 }
 
 // Returns whether the load of each element precedes its store. Either the load
@@ -231,7 +277,7 @@ bool LeavesBefore(const Kernel& kernel, const Touch& load, const Touch& store) {
   }
   const Index& index = store.stmt->index;
   if (load.place > store.place ||
-      !IsOneToOne(ElementsOf(kernel, *store.stmt)) ||
+      !IsOneToOne(ElementsOf(kernel, *store.stmt, store.bounds)) ||
       !SameElement(kernel, load.stmt->index, index)) {
     return false;
   }

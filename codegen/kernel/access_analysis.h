@@ -29,9 +29,27 @@ int64_t CoefficientOf(const Index& index, int axis);
 // Returns true if an index in a register differs between lanes.
 bool HasVectorIndex(const Kernel& kernel, const Stmt& stmt);
 
+// The bounds of the guards around a statement.
+using Bounds = std::vector<const Bound*>;
+
+// Returns coefficients and extents whose sums are the values of the index
+// without its offset. The terms of a bound that the index contains, multiplied
+// by one number, are one term. REQUIRES: Verify accepts the bounds.
+struct IndexSpan {
+  int64_t coefficient;
+  int64_t extent;
+};
+std::vector<IndexSpan> SpansOf(const Kernel& kernel, const Index& index,
+                               const Bounds& bounds);
+
+// Returns whether the bound holds for all lanes of a thread or for none.
+bool KeepsThreadsWhole(const Kernel& kernel, const Bound& bound,
+                       int vector_axis);
+
 // Returns the elements of a load, store or tile store, over all axes in its
 // index. REQUIRES: none of them is outside the buffer.
-ElementSet ElementsOf(const Kernel& kernel, const Stmt& stmt);
+ElementSet ElementsOf(const Kernel& kernel, const Stmt& stmt,
+                      const Bounds& bounds = {});
 
 // Inserts a term; ignores one with step 0 or extent 1. `step` may be negative.
 void AddTerm(ElementSet& set, int64_t step, int64_t extent);
@@ -52,8 +70,8 @@ bool AreDisjoint(const ElementSet& a, const ElementSet& b);
 // REQUIRES: indices use only open axes and stay inside their buffers.
 
 // Proves that no two threads of a phase (on a CPU: tasks) access the same
-// element if one of them stores it, and that every element loaded from scratch
-// memory, or added to, was stored before.
+// element if one of them stores it, unless barriers separate them, and that
+// every element loaded from scratch memory, or added to, was stored before.
 void CheckAccesses(const Kernel& kernel);
 
 // Proves that every element of every result is stored. `padded[b]`: buffer b

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/kernel/access_analysis.h"
 #include "ir/target/cost.h"
 
 namespace fusor::codegen {
@@ -32,6 +33,14 @@ class AccessWalk {
       if (Iterates(stmt)) {
         const bool vector = kernel_.axes[stmt.axis].vector;
         return Body(stmt.body, vector ? stmt.axis : vector_axis);
+      }
+      if (stmt.kind == StmtKind::kGuard) {
+        return std::ranges::all_of(stmt.bounds,
+                                   [&](const Bound& bound) {
+                                     return KeepsThreadsWhole(kernel_, bound,
+                                                              vector_axis);
+                                   }) &&
+               Body(stmt.body, vector_axis);
       }
       if (!stmt.indexed.empty() && stmt.buffer == buffer_) return false;
       const bool access =

@@ -22,6 +22,8 @@ void Collect(std::vector<Stmt>& body, const std::vector<int>& axes,
       std::vector<int> inner = axes;
       inner.push_back(stmt.axis);
       Collect(stmt.body, inner, accesses);
+    } else if (stmt.kind == StmtKind::kGuard) {
+      Collect(stmt.body, axes, accesses);
     } else if (stmt.buffer >= 0) {
       accesses[stmt.buffer].push_back({&stmt, axes});
     }
@@ -56,7 +58,10 @@ bool ReadsAgain(const Stmt& loop, const Accesses& earlier) {
 
 void SetDescending(std::vector<Stmt>& body, const Accesses& earlier) {
   for (Stmt& stmt : body) {
-    if (stmt.kind != StmtKind::kLoop) continue;
+    if (stmt.kind != StmtKind::kLoop) {
+      SetDescending(stmt.body, earlier);
+      continue;
+    }
     stmt.descending =
         HasIndependentIterations(stmt) && ReadsAgain(stmt, earlier);
     SetDescending(stmt.body, earlier);

@@ -55,6 +55,9 @@ void Renumber(std::vector<Stmt>& body, const Renumbering& to) {
     for (IndexedTerm& term : stmt.indexed) shift(term.reg, to.registers);
     shift(stmt.axis, to.axes);
     for (Index::Term& term : stmt.index.terms) shift(term.axis, to.axes);
+    for (Bound& bound : stmt.bounds) {
+      for (Index::Term& term : bound.index.terms) shift(term.axis, to.axes);
+    }
     if (stmt.buffer >= 0) {
       const auto [buffer, offset] = to.buffers[stmt.buffer];
       stmt.buffer = buffer;
@@ -198,8 +201,8 @@ int64_t KernelBuilder::MaxRows() const {
   return simt_ ? kBlockThreads * kernel_.width / kernel_.lanes : 1;
 }
 
-KernelBuilder::Scope KernelBuilder::Open(Stmt loop) {
-  levels_.push_back({num_levels_++, std::move(loop)});
+KernelBuilder::Scope KernelBuilder::Open(Stmt outer) {
+  levels_.push_back({num_levels_++, std::move(outer)});
   return Scope(this);
 }
 
@@ -216,6 +219,33 @@ KernelBuilder::Scope KernelBuilder::BeginLoop(int axis) {
   return Open({.kind = StmtKind::kLoop, .axis = axis});
 }
 
+KernelBuilder::Scope KernelBuilder::BeginGuard(std::vector<Bound> bounds) {
+  if (bounds.empty()) return Scope(nullptr);
+  return Open({.kind = StmtKind::kGuard, .bounds = std::move(bounds)});
+}
+
+int KernelBuilder::Guarded(std::vector<Bound> bounds,
+                           const std::function<int()>& value) {
+  if (bounds.empty()) return value();
+  bool vector = false;
+  for (const Bound& bound : bounds) vector |= NamesLanes(bound.index);
+  const auto guard = BeginGuard(std::move(bounds));
+  const int inside = value();
+  vector |= kernel_.registers[inside].vector;
+  const int reg =
+      NewRegister(kernel_.registers[inside].dtype, vector, levels_.size() - 2);
+  Stmt& stmt = levels_.back().outer;
+  stmt.dst = reg;
+  stmt.src[0] = inside;
+  return reg;
+}
+
+bool KernelBuilder::NamesLanes(const Index& index) const {
+  return std::ranges::any_of(index.terms, [&](const Index::Term& term) {
+    return kernel_.axes[term.axis].vector && term.coefficient != 0;
+  });
+}
+
 void KernelBuilder::EndScope() {
   Level level = std::move(levels_.back());
   levels_.pop_back();
@@ -223,8 +253,8 @@ void KernelBuilder::EndScope() {
     kernel_.phases.push_back({std::move(grid_), std::move(level.statements)});
     return;
   }
-  level.loop.body = std::move(level.statements);
-  levels_.back().statements.push_back(std::move(level.loop));
+  level.outer.body = std::move(level.statements);
+  levels_.back().statements.push_back(std::move(level.outer));
 }
 
 int KernelBuilder::NewRegister(DType dtype, bool vector, size_t depth,
@@ -279,9 +309,8 @@ int KernelBuilder::Define(Stmt stmt, DType dtype) {
   FUSOR_ASSERT(!levels_.empty(), "kernel {}: a statement outside a phase",
                kernel_.name);
   size_t depth = 0;
-  bool vector = false;
+  bool vector = NamesLanes(stmt.index);
   for (const Index::Term& term : stmt.index.terms) {
-    vector |= kernel_.axes[term.axis].vector && term.coefficient != 0;
     depth = DepthOf({&term.axis, 1}, depth);
   }
   const auto use = [&](int src) {
@@ -305,10 +334,14 @@ int KernelBuilder::Define(Stmt stmt, DType dtype) {
 
 size_t KernelBuilder::DepthOf(std::span<const int> axes, size_t depth) const {
   for (size_t d = depth + 1; d < levels_.size(); ++d) {
-    if (std::find(axes.begin(), axes.end(), levels_[d].loop.axis) !=
-        axes.end()) {
-      depth = d;
-    }
+    const Stmt& outer = levels_[d].outer;
+    const bool needed = std::ranges::any_of(axes, [&](int axis) {
+      return outer.axis == axis ||
+             std::ranges::any_of(outer.bounds, [&](const Bound& bound) {
+               return Names(bound.index, axis);
+             });
+    });
+    if (needed) depth = d;
   }
   return depth;
 }

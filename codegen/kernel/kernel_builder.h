@@ -6,6 +6,7 @@
 // 16-byte accesses per thread to the narrowest tensor.
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -69,11 +70,12 @@ void AddTerms(Index& index, std::span<const AxisPart> parts, int64_t stride);
 // numbered in the order in which they are added.
 //
 // A statement that only computes a register is emitted in the outermost open
-// loop in which its index and its operands are available. All others are
-// emitted in the innermost one.
+// loop in which its index and its operands are available, and in all open
+// guards whose bounds name an axis of its index. All others are emitted in the
+// innermost loop or guard.
 class KernelBuilder {
  public:
-  // Ends the innermost open loop, or the phase, on destruction.
+  // Ends the innermost open loop or guard, or the phase, on destruction.
   class Scope {
    public:
     explicit Scope(KernelBuilder* builder) : builder_(builder) {}
@@ -122,6 +124,12 @@ class KernelBuilder {
   // A vector axis is the last of its grid.
   [[nodiscard]] Scope BeginPhase(std::vector<int> grid);
   [[nodiscard]] Scope BeginLoop(int axis);
+  // Opens a guard; opens nothing without bounds.
+  [[nodiscard]] Scope BeginGuard(std::vector<Bound> bounds);
+  // Emits a guard in which `value` emits a register. Returns a register that
+  // holds this value where the bounds hold, and 0 elsewhere. Without bounds,
+  // only calls `value`.
+  int Guarded(std::vector<Bound> bounds, const std::function<int()>& value);
 
   // Each returns the register that it sets. Rounds the constant to its dtype.
   int Constant(ir::DType dtype, double value);
@@ -185,10 +193,10 @@ class KernelBuilder {
   Kernel Build() &&;
 
  private:
-  // An open phase or loop.
+  // An open phase, loop or guard.
   struct Level {
-    int number;  // differs from those of all other phases and loops
-    Stmt loop;   // without its body; axis -1: a phase
+    int number;  // differs from those of all others
+    Stmt outer;  // without its body; axis -1: a phase or a guard
     std::vector<Stmt> statements{};
   };
   // Where and how a register was set.
@@ -199,8 +207,10 @@ class KernelBuilder {
   };
 
   void EndScope();
-  Scope Open(Stmt loop);
-  // Returns the innermost level whose axis is in `axes`; at least `depth`.
+  Scope Open(Stmt outer);
+  bool NamesLanes(const Index& index) const;
+  // Returns the innermost level whose axis, or an axis of whose bounds, is in
+  // `axes`; at least `depth`.
   size_t DepthOf(std::span<const int> axes, size_t depth) const;
   int NewRegister(ir::DType dtype, bool vector, size_t depth,
                   ir::ScalarOp reduction = ir::ScalarOp::kIdentity);

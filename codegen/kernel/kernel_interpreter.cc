@@ -3,6 +3,7 @@
 #include <cstring>
 #include <optional>
 
+#include "codegen/kernel/access_analysis.h"
 #include "codegen/kernel/kernel_ir.h"
 #include "ir/support/error.h"
 #include "ir/support/philox.h"
@@ -159,7 +160,19 @@ class Run {
   // Returns the lanes to process: all for accumulators outside vector axes.
   int Lanes(bool vector) const {
     if (!vector) return 1;
-    return vector_axis_ < 0 ? kernel_.lanes : active_;
+    return vector_axis_ < 0 ? kernel_.lanes : ActiveLanes();
+  }
+
+  // Returns the lanes of the current row for which the bounds of all guards
+  // hold, which are the first ones.
+  int ActiveLanes() const {
+    int64_t lanes = active_;
+    for (const Bound* bound : bounds_) {
+      const int64_t left = bound->extent - At(bound->index, 0);
+      const bool differs = Names(bound->index, vector_axis_);
+      lanes = left <= 0 ? 0 : differs ? std::min(lanes, left) : lanes;
+    }
+    return static_cast<int>(lanes);
   }
 
   // Returns the position of a lane of the register at the current indices of
@@ -213,6 +226,7 @@ class Run {
       return Along(stmt.axis, [&] { Body(stmt.body); });
     }
     if (stmt.kind == StmtKind::kReduceBlock) return ReduceBlock(stmt);
+    if (stmt.kind == StmtKind::kGuard) return Guard(stmt);
     if (stmt.kind == StmtKind::kContract) {
       return Along(stmt.axis, [&] {
         Body(stmt.body);
@@ -225,8 +239,25 @@ class Run {
         !NamesBlockAxis(stmt);
     for (row_ = 0; row_ < (one ? 1 : rows_); ++row_) {
       if (block_axis_ >= 0) axis_[block_axis_] = row_;
-      ExecuteRow(stmt);
+      if (bounds_.empty() || ActiveLanes() > 0) ExecuteRow(stmt);
     }
+  }
+
+  void Guard(const Stmt& stmt) {
+    const size_t outer = bounds_.size();
+    for (const Bound& bound : stmt.bounds) bounds_.push_back(&bound);
+    Body(stmt.body);
+    if (stmt.dst >= 0) {
+      const int lanes = kernel_.registers[stmt.dst].vector ? kernel_.lanes : 1;
+      for (row_ = 0; row_ < rows_; ++row_) {
+        if (block_axis_ >= 0) axis_[block_axis_] = row_;
+        const int active = ActiveLanes();
+        for (int lane = 0; lane < lanes; ++lane) {
+          Lane(stmt.dst, lane) = lane < active ? Get(stmt.src[0], lane) : 0;
+        }
+      }
+    }
+    bounds_.resize(outer);
   }
 
   // Whether the block executes the statement as a whole.
@@ -389,7 +420,7 @@ class Run {
         vector_axis_ >= 0 &&
         std::any_of(stmt.index.terms.begin(), stmt.index.terms.end(),
                     [&](const auto& t) { return t.axis == vector_axis_; });
-    for (int lane = 0; lane < (vector ? active_ : 1); ++lane) {
+    for (int lane = 0; lane < (vector ? ActiveLanes() : 1); ++lane) {
       StoreAt(stmt.buffer, At(stmt.index, lane), Get(stmt.src[0], lane));
     }
   }
@@ -491,6 +522,7 @@ class Run {
   int64_t row_ = 0;
   int vector_axis_ = -1;
   int active_ = 1;
+  Bounds bounds_;  // of the open guards
 };
 
 }  // namespace

@@ -50,6 +50,8 @@ std::string_view KindName(StmtKind kind) {
       return "store_matrix";
     case StmtKind::kBarrier:
       return "barrier";
+    case StmtKind::kGuard:
+      return "guard";
   }
   FUSOR_ASSERT(false, "statement kind {}", static_cast<int>(kind));
 }
@@ -93,6 +95,14 @@ std::string PrintIndexed(const Stmt& stmt) {
     out += fmt::format(" + {}*r{}<{}", term.stride, term.reg, term.extent);
   }
   return out + "]";
+}
+
+std::string PrintGuard(const Stmt& stmt) {
+  const std::string bounds = Join(stmt.bounds, ", ", [](const Bound& bound) {
+    return fmt::format("{} < {}", PrintIndex(bound.index), bound.extent);
+  });
+  return fmt::format("guard {}{}:", bounds,
+                     stmt.dst < 0 ? "" : fmt::format(": r{}", stmt.src[0]));
 }
 
 std::string PrintDot(const Dot& dot) {
@@ -154,6 +164,8 @@ std::string PrintRight(const Stmt& stmt) {
                          stmt.src[0]);
     case StmtKind::kBarrier:
       return "barrier";
+    case StmtKind::kGuard:
+      return PrintGuard(stmt);
   }
   FUSOR_ASSERT(false, "statement kind {}", static_cast<int>(stmt.kind));
 }

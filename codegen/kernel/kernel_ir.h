@@ -44,6 +44,10 @@
 // of a block execute these statements together, so no vector axis is open.
 // Local buffers are in shared memory there: a kBarrier must separate the
 // accesses of different threads to the same element, unless both read.
+//
+// Guards, only on a GPU. A kGuard runs its body for the threads and lanes for
+// which all of its bounds hold. The others load nothing, store nothing and
+// leave accumulators unchanged. So tiles may extend beyond a tensor.
 
 #include <array>
 #include <cstdint>
@@ -152,7 +156,9 @@ enum class StmtKind : uint8_t {
   kStoreMatrix,  // local buffer[index + row * stride + column] = matrix src[0],
                  // for all of its rows and columns; the stride is
                  // dot.factors[0].stride
-  kBarrier       // waits until all threads of the block have arrived
+  kBarrier,      // waits until all threads of the block have arrived
+  kGuard         // runs body where all bounds hold; dst, if any, = src[0] there
+                 // and 0 elsewhere
 };
 
 // Elements of two local buffers of one dtype, f16 or bf16, whose products kDot
@@ -190,6 +196,12 @@ struct IndexedTerm {
   int64_t extent;
 };
 
+// Holds where an index is less than `extent`.
+struct Bound {
+  Index index;
+  int64_t extent = 0;
+};
+
 struct Stmt {
   StmtKind kind;
   int dst = -1;  // register
@@ -210,6 +222,7 @@ struct Stmt {
   TileStore tile{};                    // kStoreTile
   Dot dot{};                           // kDot, kStoreMatrix
   std::vector<IndexedTerm> indexed{};  // kGather, kScatterAdd: at least one
+  std::vector<Bound> bounds{};         // kGuard: at least one
 };
 
 struct Phase {
@@ -234,7 +247,7 @@ struct Kernel {
 // kLoop, kContract.
 bool Iterates(const Stmt& stmt);
 
-// Calls `visit` for each statement in order, also inside loops.
+// Calls `visit` for each statement in order, also inside loops and guards.
 template <typename Visit>
 void VisitStatements(const std::vector<Stmt>& body, const Visit& visit) {
   for (const Stmt& stmt : body) {

@@ -15,6 +15,7 @@ struct Access {
   const Stmt* stmt;
   int phase;
   std::vector<int> loops;  // axes of the enclosing loops
+  Bounds bounds;           // of the enclosing guards
   ElementSet elements;
 
   bool stores() const { return stmt->kind != StmtKind::kLoad; }
@@ -44,14 +45,19 @@ class AccessCollector {
         loops_.push_back(stmt.axis);
         Visit(stmt.body);
         loops_.pop_back();
+      } else if (stmt.kind == StmtKind::kGuard) {
+        const Bounds outer = bounds_;
+        for (const Bound& bound : stmt.bounds) bounds_.push_back(&bound);
+        Visit(stmt.body);
+        bounds_ = outer;
       } else if ((stmt.kind == StmtKind::kLoad ||
                   stmt.kind == StmtKind::kStore ||
                   stmt.kind == StmtKind::kStoreTile ||
                   stmt.kind == StmtKind::kStoreMatrix ||
                   stmt.kind == StmtKind::kScatterAdd) &&
                  kernel_.buffers[stmt.buffer].written) {
-        of_buffer_[stmt.buffer].push_back(
-            {&stmt, phase_, loops_, ElementsOf(kernel_, stmt)});
+        of_buffer_[stmt.buffer].push_back({&stmt, phase_, loops_, bounds_,
+                                           ElementsOf(kernel_, stmt, bounds_)});
       }
     }
   }
@@ -59,6 +65,7 @@ class AccessCollector {
   const Kernel& kernel_;
   std::vector<Accesses> of_buffer_;
   std::vector<int> loops_;
+  Bounds bounds_;
   int phase_ = 0;
 };
 
@@ -264,13 +271,20 @@ class AccessChecker {
     const std::vector<int> axes = AxesOf(access);
     const TileStore& tile = access.stmt->tile;
     std::vector<int64_t> position(axes.size(), 0);
-    for (;;) {
-      int64_t element = access.stmt->index.offset;
+    const auto at = [&](const Index& index) {
+      int64_t value = index.offset;
       for (size_t i = 0; i < axes.size(); ++i) {
-        element += CoefficientOf(access.stmt->index, axes[i]) * position[i];
+        value += CoefficientOf(index, axes[i]) * position[i];
       }
+      return value;
+    };
+    for (;;) {
+      const int64_t element = at(access.stmt->index);
       const int64_t owner = OwnerOf(access, axes, position);
-      if (!access.is_tile()) visit(element, owner);
+      const bool runs = std::ranges::all_of(
+          access.bounds,
+          [&](const Bound* bound) { return at(bound->index) < bound->extent; });
+      if (runs && !access.is_tile()) visit(element, owner);
       for (size_t e = 0; e < tile.order.size(); ++e) {
         const auto number = static_cast<int64_t>(e);
         visit(element + number / tile.run * tile.stride + number % tile.run,
@@ -423,9 +437,90 @@ class AccessChecker {
   const bool padded_;
 };
 
+// Checks that a barrier separates the accesses of different threads to the same
+// element of a local buffer.
+class BarrierChecker {
+ public:
+  explicit BarrierChecker(const Kernel& kernel) : kernel_(kernel) {}
+
+  void Check() {
+    for (const Phase& phase : kernel_.phases) {
+      accessed_.assign(kernel_.buffers.size(), LocalAccess::kNone);
+      Visit(phase.body);
+    }
+  }
+
+ private:
+  // The accesses of a local buffer since the last barrier.
+  enum class LocalAccess : uint8_t { kNone, kLoads, kStores };
+
+  // Visits the body of a loop twice, because an iteration follows another. The
+  // second time, the loops in it are only passed through (`again`).
+  void Visit(const std::vector<Stmt>& body, bool again = false) {
+    for (const Stmt& stmt : body) {
+      switch (stmt.kind) {
+        case StmtKind::kBarrier:
+          std::fill(accessed_.begin(), accessed_.end(), LocalAccess::kNone);
+          break;
+        case StmtKind::kLoop:
+        case StmtKind::kContract:
+          Visit(stmt.body, again);
+          if (!again) Visit(stmt.body, true);
+          break;
+        case StmtKind::kGuard:
+          Visit(stmt.body, again);
+          break;
+        case StmtKind::kLoad:
+          Touch(stmt, stmt.buffer, LocalAccess::kLoads);
+          break;
+        case StmtKind::kDot:
+          for (const Dot::Factor& factor : stmt.dot.factors) {
+            Touch(stmt, factor.buffer, LocalAccess::kLoads);
+          }
+          break;
+        case StmtKind::kStore:
+        case StmtKind::kStoreTile:
+        case StmtKind::kScatterAdd:
+        case StmtKind::kStoreMatrix:
+          Touch(stmt, stmt.buffer, LocalAccess::kStores);
+          break;
+        default:
+          break;
+      }
+    }
+  }
+
+  void Touch(const Stmt& stmt, int buffer, LocalAccess access) {
+    if (!kernel_.buffers[buffer].local) return;
+    const auto memory = [&](size_t b) {
+      const int shares = kernel_.buffers[b].shares;
+      return shares < 0 ? static_cast<int>(b) : shares;
+    };
+    for (size_t b = 0; b < accessed_.size(); ++b) {
+      if (memory(b) != memory(buffer)) continue;
+      const bool same = static_cast<int>(b) == buffer;
+      const bool both_load =
+          accessed_[b] == LocalAccess::kLoads && access == LocalAccess::kLoads;
+      // Threads store to different elements of a buffer.
+      const bool races = accessed_[b] != LocalAccess::kNone && !both_load &&
+                         !(same && accessed_[b] == access);
+      FUSOR_ASSERT(
+          !races, "kernel {}: {}: no barrier after the {} {}", kernel_.name,
+          Print(stmt),
+          accessed_[b] == LocalAccess::kLoads ? "loads of" : "stores to",
+          kernel_.buffers[b].name);
+    }
+    accessed_[buffer] = access;
+  }
+
+  const Kernel& kernel_;
+  std::vector<LocalAccess> accessed_;  // by buffer
+};
+
 }  // namespace
 
 void CheckAccesses(const Kernel& kernel) {
+  if (kernel.width != 0) BarrierChecker(kernel).Check();
   const std::vector<Accesses> accesses = AccessCollector(kernel).Collect();
   for (size_t b = 0; b < accesses.size(); ++b) {
     AccessChecker(kernel, b, accesses[b], false).CheckOwnersAndLoads();

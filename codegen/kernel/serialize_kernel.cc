@@ -6,7 +6,7 @@
 namespace fusor::codegen {
 namespace {
 
-constexpr int kNumStmtKinds = static_cast<int>(StmtKind::kBarrier) + 1;
+constexpr int kNumStmtKinds = static_cast<int>(StmtKind::kGuard) + 1;
 
 // Encode indices that may be -1.
 uint32_t PlusOne(int index) { return static_cast<uint32_t>(index + 1); }
@@ -23,6 +23,25 @@ ir::DType ReadDType(uint32_t number) {
   return ReadEnum<ir::DType>(number, std::size(ir::kAllDTypes), "dtype");
 }
 
+void WriteIndex(const Index& index, proto::IndexProto& out) {
+  out.set_offset(index.offset);
+  for (const Index::Term& term : index.terms) {
+    out.add_axes(term.axis);
+    out.add_coefficients(term.coefficient);
+  }
+}
+
+Index ReadIndex(const proto::IndexProto& in) {
+  FUSOR_CHECK(in.axes_size() == in.coefficients_size(), kGraph,
+              "an index of {} axes and {} coefficients", in.axes_size(),
+              in.coefficients_size());
+  Index index{in.offset(), {}};
+  for (int i = 0; i < in.axes_size(); ++i) {
+    index.terms.push_back({in.axes(i), in.coefficients(i)});
+  }
+  return index;
+}
+
 void WriteStmt(const Stmt& stmt, proto::StmtProto& out) {
   out.set_kind(static_cast<uint32_t>(stmt.kind));
   out.set_dst(PlusOne(stmt.dst));
@@ -31,11 +50,7 @@ void WriteStmt(const Stmt& stmt, proto::StmtProto& out) {
   out.set_round(stmt.round);
   out.set_constant(stmt.constant);
   out.set_buffer(PlusOne(stmt.buffer));
-  out.mutable_index()->set_offset(stmt.index.offset);
-  for (const Index::Term& term : stmt.index.terms) {
-    out.mutable_index()->add_axes(term.axis);
-    out.mutable_index()->add_coefficients(term.coefficient);
-  }
+  WriteIndex(stmt.index, *out.mutable_index());
   out.set_streamed(stmt.streamed);
   out.set_descending(stmt.descending);
   out.set_site(stmt.site);
@@ -52,6 +67,11 @@ void WriteStmt(const Stmt& stmt, proto::StmtProto& out) {
     t.set_reg(PlusOne(term.reg));
     t.set_stride(term.stride);
     t.set_extent(term.extent);
+  }
+  for (const Bound& bound : stmt.bounds) {
+    proto::StmtProto::Bound& b = *out.add_bounds();
+    WriteIndex(bound.index, *b.mutable_index());
+    b.set_extent(bound.extent);
   }
   if (stmt.kind != StmtKind::kDot && stmt.kind != StmtKind::kStoreMatrix) {
     return;
@@ -76,14 +96,7 @@ Stmt ReadStmt(const proto::StmtProto& in) {
   stmt.round = in.round();
   stmt.constant = in.constant();
   stmt.buffer = MinusOne(in.buffer());
-  stmt.index.offset = in.index().offset();
-  FUSOR_CHECK(in.index().axes_size() == in.index().coefficients_size(), kGraph,
-              "an index of {} axes and {} coefficients", in.index().axes_size(),
-              in.index().coefficients_size());
-  for (int i = 0; i < in.index().axes_size(); ++i) {
-    stmt.index.terms.push_back(
-        {in.index().axes(i), in.index().coefficients(i)});
-  }
+  stmt.index = ReadIndex(in.index());
   stmt.streamed = in.streamed();
   stmt.descending = in.descending();
   stmt.site = in.site();
@@ -99,6 +112,9 @@ Stmt ReadStmt(const proto::StmtProto& in) {
   for (const proto::StmtProto::IndexedTerm& term : in.indexed()) {
     stmt.indexed.push_back(
         {MinusOne(term.reg()), term.stride(), term.extent()});
+  }
+  for (const proto::StmtProto::Bound& bound : in.bounds()) {
+    stmt.bounds.push_back({ReadIndex(bound.index()), bound.extent()});
   }
   const size_t factors = stmt.dot.factors.size();
   FUSOR_CHECK(in.dot_factors_size() == 0 ||

@@ -17,6 +17,13 @@
 //     demand more.
 //   - On a GPU, a kBarrier is between a store to a local buffer and a load of
 //     it, and between a load and a store, also from one iteration to the next.
+//   - A bound's index has different values at all indices of its axes, without
+//     gaps. At most one of the bounds of all open guards differs between lanes;
+//     its vector axis has no other masked lanes.
+//   - A guard's body sets no register that was set before, except accumulators,
+//     and no register that it sets is defined after it. All threads can leave
+//     it out: it has no vector axes, reductions or barriers, and each of its
+//     stores uses the vector axis and the block axis.
 
 #include <algorithm>
 #include <cctype>
@@ -168,71 +175,6 @@ class Verifier {
       block_axis_ = phase.grid[i];
     }
     VerifyBody(phase.body);
-    if (IsBlocked()) {
-      accessed_.assign(kernel_.buffers.size(), LocalAccess::kNone);
-      CheckBarriers(phase.body);
-    }
-  }
-
-  // --- Barriers between accesses of local buffers ----------------------------
-
-  // The accesses of a local buffer since the last barrier.
-  enum class LocalAccess : uint8_t { kNone, kLoads, kStores };
-
-  // Visits the body of a loop twice, because an iteration follows another. The
-  // second time, the loops in it are only passed through (`again`).
-  void CheckBarriers(const std::vector<Stmt>& body, bool again = false) {
-    for (const Stmt& stmt : body) {
-      switch (stmt.kind) {
-        case StmtKind::kBarrier:
-          std::fill(accessed_.begin(), accessed_.end(), LocalAccess::kNone);
-          break;
-        case StmtKind::kLoop:
-        case StmtKind::kContract:
-          CheckBarriers(stmt.body, again);
-          if (!again) CheckBarriers(stmt.body, true);
-          break;
-        case StmtKind::kLoad:
-          Touch(stmt, stmt.buffer, LocalAccess::kLoads);
-          break;
-        case StmtKind::kDot:
-          for (const Dot::Factor& factor : stmt.dot.factors) {
-            Touch(stmt, factor.buffer, LocalAccess::kLoads);
-          }
-          break;
-        case StmtKind::kStore:
-        case StmtKind::kStoreTile:
-        case StmtKind::kScatterAdd:
-        case StmtKind::kStoreMatrix:
-          Touch(stmt, stmt.buffer, LocalAccess::kStores);
-          break;
-        default:
-          break;
-      }
-    }
-  }
-
-  void Touch(const Stmt& stmt, int buffer, LocalAccess access) {
-    if (!kernel_.buffers[buffer].local) return;
-    const auto memory = [&](size_t b) {
-      const int shares = kernel_.buffers[b].shares;
-      return shares < 0 ? static_cast<int>(b) : shares;
-    };
-    for (size_t b = 0; b < accessed_.size(); ++b) {
-      if (memory(b) != memory(buffer)) continue;
-      const bool same = static_cast<int>(b) == buffer;
-      const bool both_load =
-          accessed_[b] == LocalAccess::kLoads && access == LocalAccess::kLoads;
-      // Threads store to different elements of a buffer.
-      const bool races = accessed_[b] != LocalAccess::kNone && !both_load &&
-                         !(same && accessed_[b] == access);
-      FUSOR_ASSERT(
-          !races, "kernel {}: {}: no barrier after the {} {}", kernel_.name,
-          Print(stmt),
-          accessed_[b] == LocalAccess::kLoads ? "loads of" : "stores to",
-          kernel_.buffers[b].name);
-    }
-    accessed_[buffer] = access;
   }
 
   void Open(int axis) {
@@ -254,9 +196,94 @@ class Verifier {
         VerifyLoop(stmt);
       } else if (stmt.kind == StmtKind::kContract) {
         VerifyContract(stmt);
+      } else if (stmt.kind == StmtKind::kGuard) {
+        VerifyGuard(stmt);
       } else {
         VerifyStmt(stmt);
       }
+    }
+  }
+
+  void VerifyGuard(const Stmt& stmt) {
+    FUSOR_ASSERT(IsBlocked() && !stmt.bounds.empty(), "kernel {}: {}: {}",
+                 kernel_.name, Print(stmt),
+                 IsBlocked() ? "no bounds" : "no thread blocks");
+    const Bounds outer_bounds = bounds_;
+    const std::vector<bool> outer_set = set_outside_;
+    const std::vector<bool> outer_defined = set_outside_ = defined_;
+    for (const Bound& bound : stmt.bounds) {
+      CheckBound(stmt, bound);
+      bounds_.push_back(&bound);
+    }
+    VerifyBody(stmt.body);
+    if (stmt.dst >= 0) Read(stmt.src[0]);
+    const bool vector = std::ranges::any_of(stmt.bounds, [&](const Bound& b) {
+      return VectorCoefficient(b.index) != 0;
+    });
+    bounds_ = outer_bounds;
+    set_outside_ = outer_set;
+    defined_ = outer_defined;
+    if (stmt.dst < 0) return;
+    FUSOR_ASSERT(IsVector(stmt.dst) || (!vector && !IsVector(stmt.src[0])),
+                 "kernel {}: {}: the uniform r{} differs between lanes",
+                 kernel_.name, Print(stmt), stmt.dst);
+    Define(stmt);
+  }
+
+  void CheckBound(const Stmt& guard, const Bound& bound) const {
+    CheckIndex(bound.index);
+    std::vector<Index::Term> terms = bound.index.terms;
+    std::erase_if(terms, [&](const Index::Term& term) {
+      return term.coefficient == 0 || kernel_.axes[term.axis].extent == 1;
+    });
+    std::ranges::sort(terms, {}, &Index::Term::coefficient);
+    int64_t values = 1;
+    bool dense = true;
+    for (const Index::Term& term : terms) {
+      dense &= term.coefficient == values &&
+               !__builtin_mul_overflow(values, kernel_.axes[term.axis].extent,
+                                       &values);
+    }
+    FUSOR_ASSERT(dense && values <= ir::kMaxElements &&
+                     bound.index.offset >= 0 &&
+                     bound.extent > bound.index.offset &&
+                     bound.extent <= ir::kMaxElements,
+                 "kernel {}: {}: an index with gaps or repeated values, or an "
+                 "empty range",
+                 kernel_.name, Print(guard));
+    if (VectorCoefficient(bound.index) == 0) return;
+    const bool only = std::ranges::none_of(bounds_, [&](const Bound* other) {
+      return VectorCoefficient(other->index) != 0;
+    });
+    FUSOR_ASSERT(only && kernel_.axes[vector_axis_].extent % kernel_.lanes == 0,
+                 "kernel {}: {}: its lanes are already masked", kernel_.name,
+                 Print(guard));
+  }
+
+  // Checks that threads for which the bounds do not hold can leave the
+  // statement out.
+  void CheckInGuard(const Stmt& stmt) const {
+    switch (stmt.kind) {
+      case StmtKind::kReduceLanes:
+      case StmtKind::kReduceBlock:
+      case StmtKind::kStoreTile:
+      case StmtKind::kScatterAdd:
+      case StmtKind::kDot:
+      case StmtKind::kStoreMatrix:
+      case StmtKind::kBarrier:
+        FUSOR_ASSERT(false, "kernel {}: {}: inside a guard", kernel_.name,
+                     Print(stmt));
+      case StmtKind::kStore: {
+        const bool block = block_axis_ < 0 ||
+                           kernel_.axes[block_axis_].extent == 1 ||
+                           Names(stmt.index, block_axis_);
+        FUSOR_ASSERT(block && VectorCoefficient(stmt.index) != 0,
+                     "kernel {}: {}: one thread stores inside a guard",
+                     kernel_.name, Print(stmt));
+        break;
+      }
+      default:
+        break;
     }
   }
 
@@ -268,6 +295,8 @@ class Verifier {
   }
 
   void VerifyContract(const Stmt& stmt) {
+    FUSOR_ASSERT(bounds_.empty(), "kernel {}: {}: inside a guard", kernel_.name,
+                 Print(stmt));
     VerifyLoop(stmt);
     for (const int reg : {stmt.dst, stmt.src[0], stmt.src[1]}) {
       CheckRegister(reg);
@@ -306,6 +335,9 @@ class Verifier {
     FUSOR_ASSERT(!kernel_.axes[stmt.axis].block,
                  "kernel {}: a loop over block axis a{}", kernel_.name,
                  stmt.axis);
+    FUSOR_ASSERT(bounds_.empty() || !kernel_.axes[stmt.axis].vector,
+                 "kernel {}: a loop over vector axis a{} inside a guard",
+                 kernel_.name, stmt.axis);
     FUSOR_ASSERT(!stmt.descending || HasIndependentIterations(stmt),
                  "kernel {}: iterations of the descending loop over a{} depend "
                  "on their order",
@@ -325,9 +357,11 @@ class Verifier {
   void VerifyStmt(const Stmt& stmt) {
     FUSOR_ASSERT(stmt.body.empty(), "kernel {}: a body outside a loop",
                  kernel_.name);
+    if (!bounds_.empty()) CheckInGuard(stmt);
     switch (stmt.kind) {
       case StmtKind::kLoop:
       case StmtKind::kContract:
+      case StmtKind::kGuard:
         break;
       case StmtKind::kConstant:
         Define(stmt);
@@ -603,10 +637,10 @@ class Verifier {
     int64_t low = stmt.index.offset;
     int64_t high = low;
     bool overflow = __builtin_add_overflow(high, further, &high);
-    for (const Index::Term& term : stmt.index.terms) {
+    for (const auto& [coefficient, extent] :
+         SpansOf(kernel_, stmt.index, bounds_)) {
       int64_t reach = 0;
-      overflow |= __builtin_mul_overflow(
-          term.coefficient, kernel_.axes[term.axis].extent - 1, &reach);
+      overflow |= __builtin_mul_overflow(coefficient, extent - 1, &reach);
       int64_t& end = reach < 0 ? low : high;
       overflow |= __builtin_add_overflow(end, reach, &end);
     }
@@ -680,6 +714,9 @@ class Verifier {
     FUSOR_ASSERT(!IsMatrix(stmt.dst) || clears,
                  "kernel {}: {}: the matrix r{} has no lanes", kernel_.name,
                  Print(stmt), stmt.dst);
+    FUSOR_ASSERT(set_outside_.empty() || !set_outside_[stmt.dst],
+                 "kernel {}: {}: a guard sets a register again", kernel_.name,
+                 Print(stmt));
     defined_[stmt.dst] = true;
     started_[stmt.dst] = false;
   }
@@ -690,8 +727,11 @@ class Verifier {
   std::vector<bool> started_;  // by register: last written by kInit
   // By register: defined at the end of the last loop's body.
   std::vector<bool> in_contract_;
-  std::vector<int> grid_;              // of the phase
-  std::vector<LocalAccess> accessed_;  // by buffer
+  // By register: defined before the innermost open guard; empty if none is
+  // open.
+  std::vector<bool> set_outside_;
+  Bounds bounds_;          // of the open guards
+  std::vector<int> grid_;  // of the phase
   int vector_axis_ = -1;
   int block_axis_ = -1;
 };

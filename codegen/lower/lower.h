@@ -98,9 +98,9 @@ LoweredKernel LowerContraction(const ir::Graph& body, const ir::Target& target,
 // The same on the tensor cores of a GPU, for factors of 16-bit floats. The body
 // may have column sums.
 // REQUIRES: the nest has one axis of rows, of columns and of sums besides those
-// of both factors; ir::kTensorCoreTile divides their extents; the fastest axis
-// of each factor is one of them; the result's is that of columns. For a
-// convolution alone, with channels last, ir::FitsTensorCores implies all of it.
+// of both factors; the fastest axis of each factor is one of them; the result's
+// is that of columns. For a convolution alone, with channels last,
+// ir::FitsTensorCores implies all of it.
 LoweredKernel LowerTensorCore(const ir::Graph& body, const ir::Target& target,
                               bool eager);
 

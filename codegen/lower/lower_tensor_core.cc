@@ -6,6 +6,9 @@
 // through shared memory to the threads that compute and store the result, so
 // that these access whole cache lines. For column sums, the block then adds its
 // rows, and further phases add the blocks' sums.
+//
+// The last tiles of an axis, and its last step, may extend beyond it: guards
+// then replace elements of the factors by zeros, and leave out results.
 
 #include <algorithm>
 #include <span>
@@ -25,8 +28,12 @@ constexpr int64_t kStep = ir::kTensorCoreTile;
 constexpr int64_t kColumns = ir::kTensorCoreTile;
 constexpr int64_t kWidth = 8;        // elements of a thread
 constexpr int64_t kThreadRows = 32;  // rows of threads
-// Rows of a tile: the first that divides the rows of the result.
-constexpr int64_t kRows[] = {2 * ir::kTensorCoreTile, ir::kTensorCoreTile};
+// Rows of a tile: the larger number, unless tiles of the smaller one are enough
+// and their last one extends less beyond the rows of the result.
+constexpr int64_t kManyRows = 2 * ir::kTensorCoreTile;
+constexpr int64_t kFewRows = ir::kTensorCoreTile;
+// Divides the depth of kDot.
+constexpr int64_t kDepthUnit = 16;
 // Shared memory between the rows of a part, in elements, so that neighbouring
 // rows are in different banks.
 constexpr int64_t kPadding = 8;
@@ -37,6 +44,8 @@ constexpr int64_t kStepsPerChunk = 8;
 // One block adds the column sums of at most this many tiles. If there are more,
 // a phase before adds groups of them.
 constexpr int64_t kMostSums = 64;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The axes of the nest.
 struct Axes {
@@ -55,7 +64,9 @@ class TensorCoreLowering : ContractionEmitter {
   LoweredKernel Lower() {
     FindAxes();
     builder_.SetLanes(kStep, kWidth);
-    rows_ = Extent(axes_.row) % kRows[0] == 0 ? kRows[0] : kRows[1];
+    const int64_t rows = Extent(axes_.row);
+    rows_ = CeilDiv(rows, kManyRows) * 2 == CeilDiv(rows, kFewRows) ? kManyRows
+                                                                    : kFewRows;
     chunks_ = NumChunks();
     if (chunks_ > 1) AddPartialBuffer(chunks_);
     EmitTiles();
@@ -80,12 +91,15 @@ class TensorCoreLowering : ContractionEmitter {
 
   void FindAxes();
   int64_t RowTiles() const;
+  int64_t ColumnTiles() const;
+  int64_t NumSteps() const;
   int64_t NumChunks() const;
+  std::vector<Bound> BoundsOf(std::span<const int> axes) const;
   void EmitTiles();
   void EmitPart(const Part& part);
   void EmitTileResults();
   Index ColumnSumIndex(size_t sum, std::span<const AxisPart> tile,
-                       int64_t tiles) const;
+                       int64_t tiles, int64_t columns) const;
   void EmitColumnSums();
   void AddColumnSums(int64_t tiles, int64_t groups);
 
@@ -97,16 +111,17 @@ class TensorCoreLowering : ContractionEmitter {
   int factors_ = -1;  // local buffers
   int sums_ = -1;
   std::vector<AxisPart> row_tile_;  // of RowTiles, in the first phase
-  int column_sums_ = -1;            // buffer, by column sum, tile and column
+  // Buffer by column sum, tile and column, and the number of columns.
+  int column_sums_ = -1;
+  int64_t summed_columns_ = 0;
 };
 
 void TensorCoreLowering::FindAxes() {
   const Index rows = FactorIndex(row_factor());
   const Index columns = FactorIndex(contraction_.column_factor);
-  const auto set = [&](int& which, int axis, int64_t unit) {
-    FUSOR_ASSERT(which < 0 && Extent(axis) % unit == 0,
-                 "tensor cores: axis {} of {}", nest_->axes()[axis].name,
-                 Extent(axis));
+  const auto set = [&](int& which, int axis) {
+    FUSOR_ASSERT(which < 0, "tensor cores: axis {} of {}",
+                 nest_->axes()[axis].name, Extent(axis));
     which = axis;
   };
   for (size_t a = 0; a < nest_->axes().size(); ++a) {
@@ -114,13 +129,13 @@ void TensorCoreLowering::FindAxes() {
     const bool of_rows = CoefficientOf(rows, axis) != 0;
     const bool of_columns = CoefficientOf(columns, axis) != 0;
     if (nest_->axes()[a].folded) {
-      set(axes_.summed, axis, kStep);
+      set(axes_.summed, axis);
     } else if (of_rows && of_columns) {
       axes_.batch.push_back(axis);
     } else if (of_rows) {
-      set(axes_.row, axis, kRows[1]);
+      set(axes_.row, axis);
     } else {
-      set(axes_.column, axis, kColumns);
+      set(axes_.column, axis);
     }
   }
   FUSOR_ASSERT(axes_.row >= 0 && axes_.column >= 0 && axes_.summed >= 0,
@@ -129,18 +144,43 @@ void TensorCoreLowering::FindAxes() {
 
 // Returns the tiles that a column has.
 int64_t TensorCoreLowering::RowTiles() const {
-  int64_t tiles = Extent(axes_.row) / rows_;
+  int64_t tiles = CeilDiv(Extent(axes_.row), rows_);
   for (const int axis : axes_.batch) tiles *= Extent(axis);
   return tiles;
+}
+
+int64_t TensorCoreLowering::ColumnTiles() const {
+  return CeilDiv(Extent(axes_.column), kColumns);
+}
+
+int64_t TensorCoreLowering::NumSteps() const {
+  return CeilDiv(Extent(axes_.summed), kStep);
 }
 
 // Returns the parts of the summed axis that fill the GPU.
 int64_t TensorCoreLowering::NumChunks() const {
   if (!contraction_.column_sums.empty()) return 1;
-  const int64_t tiles = RowTiles() * (Extent(axes_.column) / kColumns);
-  const int64_t steps = Extent(axes_.summed) / kStep;
+  const int64_t tiles = RowTiles() * ColumnTiles();
   const int64_t wanted = kBlocks * target_.threads / tiles;
-  return LargestDivisor(steps, std::min(wanted, steps / kStepsPerChunk));
+  return LargestDivisor(NumSteps(),
+                        std::min(wanted, NumSteps() / kStepsPerChunk));
+}
+
+// Returns the bounds of those axes of the nest beyond which the present parts
+// extend.
+std::vector<Bound> TensorCoreLowering::BoundsOf(
+    std::span<const int> axes) const {
+  std::vector<Bound> bounds;
+  for (const int axis : axes) {
+    Bound bound{.extent = Extent(axis)};
+    AddTerms(bound.index, parts_[axis], 1);
+    int64_t last = bound.index.offset;
+    for (const Index::Term& term : bound.index.terms) {
+      last += term.coefficient * (builder_.kernel().axes[term.axis].extent - 1);
+    }
+    if (last >= bound.extent) bounds.push_back(std::move(bound));
+  }
+  return bounds;
 }
 
 void TensorCoreLowering::EmitTiles() {
@@ -150,7 +190,8 @@ void TensorCoreLowering::EmitTiles() {
       {.factor = contraction_.column_factor,
        .free_axis = axes_.column,
        .free = kColumns}};
-  Dot dot{.depth = kStep};
+  Dot dot{.depth = std::min(
+              kStep, CeilDiv(Extent(axes_.summed), kDepthUnit) * kDepthUnit)};
   int64_t elements = 0;
   for (int i = 0; i < 2; ++i) {
     Part& part = parts[i];
@@ -173,18 +214,17 @@ void TensorCoreLowering::EmitTiles() {
   for (const int axis : axes_.batch) {
     grid.push_back(AddPart(axis, Extent(axis)));
   }
-  const int64_t depth = Extent(axes_.summed) / chunks_;
+  const int64_t steps = NumSteps() / chunks_;
   if (chunks_ > 1) {
-    grid.push_back(chunk_ = AddPart(axes_.summed, "chunk", chunks_, depth));
+    grid.push_back(chunk_ =
+                       AddPart(axes_.summed, "chunk", chunks_, steps * kStep));
   }
   // Blocks that run together read the same rows, and all columns.
-  const int row_tile =
-      AddPart(axes_.row, "row_tile", Extent(axes_.row) / rows_, rows_);
+  int64_t tiles = CeilDiv(Extent(axes_.row), rows_);
+  const int row_tile = AddPart(axes_.row, "row_tile", tiles, rows_);
   grid.push_back(row_tile);
-  grid.push_back(AddPart(axes_.column, "column_tile",
-                         Extent(axes_.column) / kColumns, kColumns));
+  grid.push_back(AddPart(axes_.column, "column_tile", ColumnTiles(), kColumns));
   row_tile_ = {{row_tile, 1}};
-  int64_t tiles = Extent(axes_.row) / rows_;
   for (size_t i = axes_.batch.size(); i-- > 0;) {
     row_tile_.push_back({grid[i], tiles});
     tiles *= Extent(axes_.batch[i]);
@@ -195,8 +235,8 @@ void TensorCoreLowering::EmitTiles() {
   const int matrix = builder_.Matrix(rows_, kColumns);
   const Parts outer = parts_;
   {
-    const auto steps =
-        builder_.BeginLoop(AddPart(axes_.summed, "step", depth / kStep, kStep));
+    const auto loop =
+        builder_.BeginLoop(AddPart(axes_.summed, "step", steps, kStep));
     for (const Part& part : parts) EmitPart(part);
     builder_.Barrier();
     builder_.AddDot(matrix, dot);
@@ -221,12 +261,15 @@ void TensorCoreLowering::EmitPart(const Part& part) {
       AddPart(lanes, "lane", part.stride() - kPadding, 1, AxisKind::kVector);
   const auto turns = builder_.BeginLoop(turn);
   const auto vector = builder_.BeginLoop(lane);
+  const int axes[] = {rows, lanes};
+  const int element =
+      builder_.Guarded(BoundsOf(axes), [&] { return EmitFactor(part.factor); });
   builder_.Store(factors_,
                  {part.offset,
                   {{turn, kThreadRows * part.stride()},
                    {thread_row_, part.stride()},
                    {lane, 1}}},
-                 EmitFactor(part.factor));
+                 element);
   parts_ = outer;
 }
 
@@ -242,10 +285,12 @@ void TensorCoreLowering::EmitTileResults() {
         builder_.Accumulator(ir::ScalarOp::kAdd, ir::DType::kF32));
   }
   {
+    const auto inside = builder_.BeginGuard(BoundsOf({&axes_.column, 1}));
     const int turn =
         AddPart(axes_.row, "turn", rows_ / kThreadRows, kThreadRows);
     parts_[axes_.row].push_back({thread_row_, 1});
     const auto turns = builder_.BeginLoop(turn);
+    const auto row_inside = builder_.BeginGuard(BoundsOf({&axes_.row, 1}));
     const int sum = builder_.Load(
         sums_,
         {0,
@@ -260,23 +305,25 @@ void TensorCoreLowering::EmitTileResults() {
     }
   }
   if (num_sums == 0) return;
-  column_sums_ = builder_.AddBuffer(
-      "column_sums", ir::DType::kF32,
-      num_sums * RowTiles() * Extent(axes_.column), BufferUse::kScratch);
+  // Also of columns that do not exist: all threads reduce.
+  summed_columns_ = ColumnTiles() * kColumns;
+  column_sums_ = builder_.AddBuffer("column_sums", ir::DType::kF32,
+                                    num_sums * RowTiles() * summed_columns_,
+                                    BufferUse::kScratch);
   for (size_t i = 0; i < num_sums; ++i) {
-    builder_.Store(column_sums_, ColumnSumIndex(i, row_tile_, RowTiles()),
+    builder_.Store(column_sums_,
+                   ColumnSumIndex(i, row_tile_, RowTiles(), summed_columns_),
                    builder_.ReduceBlock(column_sums[i]));
   }
 }
 
 // --- Column sums -------------------------------------------------------------
 
-// Returns the element of a column sum of that tile, one of `tiles`, at the
-// present column.
+// Returns the element of a column sum of that tile, one of `tiles` with
+// `columns` each, at the present column.
 Index TensorCoreLowering::ColumnSumIndex(size_t sum,
                                          std::span<const AxisPart> tile,
-                                         int64_t tiles) const {
-  const int64_t columns = Extent(axes_.column);
+                                         int64_t tiles, int64_t columns) const {
   Index index{static_cast<int64_t>(sum) * tiles * columns, {}};
   AddTerms(index, tile, columns);
   AddTerms(index, parts_[axes_.column], 1);
@@ -286,7 +333,7 @@ Index TensorCoreLowering::ColumnSumIndex(size_t sum,
 void TensorCoreLowering::EmitColumnSums() {
   int64_t tiles = RowTiles();
   if (tiles > kMostSums) {
-    const int64_t groups = LargestDivisor(tiles, kMostSums);
+    const int64_t groups = CeilDiv(tiles, kMostSums);
     AddColumnSums(tiles, groups);
     tiles = groups;
   }
@@ -297,8 +344,8 @@ void TensorCoreLowering::EmitColumnSums() {
 // group, also emits what follows the sums.
 void TensorCoreLowering::AddColumnSums(int64_t tiles, int64_t groups) {
   const size_t num_sums = contraction_.column_sums.size();
-  const int64_t rows = LargestDivisor(tiles / groups, kThreadRows);
-  const int64_t turns = tiles / groups / rows;
+  const int64_t rows = std::min(CeilDiv(tiles, groups), kThreadRows);
+  const int64_t turns = CeilDiv(tiles, groups * rows);
   parts_.assign(nest_->axes().size(), {});
   std::vector<int> grid;
   std::vector<AxisPart> group{{-1, 0}};
@@ -322,9 +369,17 @@ void TensorCoreLowering::AddColumnSums(int64_t tiles, int64_t groups) {
     const int turn = builder_.AddAxis("turn", turns);
     tile.push_back({turn, rows});
     const auto loop = builder_.BeginLoop(turn);
+    std::vector<Bound> bounds;
+    if (groups * turns * rows > tiles) {
+      bounds.push_back({.extent = tiles});
+      AddTerms(bounds[0].index, tile, 1);
+    }
+    const auto inside = builder_.BeginGuard(std::move(bounds));
     for (size_t i = 0; i < num_sums; ++i) {
       builder_.Accumulate(
-          sums[i], builder_.Load(column_sums_, ColumnSumIndex(i, tile, tiles)));
+          sums[i],
+          builder_.Load(column_sums_,
+                        ColumnSumIndex(i, tile, tiles, summed_columns_)));
     }
   }
   if (rows > 1) {
@@ -335,9 +390,11 @@ void TensorCoreLowering::AddColumnSums(int64_t tiles, int64_t groups) {
                                     num_sums * groups * Extent(axes_.column),
                                     BufferUse::kScratch);
   for (size_t i = 0; i < num_sums; ++i) {
-    builder_.Store(to, ColumnSumIndex(i, group, groups), sums[i]);
+    builder_.Store(to, ColumnSumIndex(i, group, groups, Extent(axes_.column)),
+                   sums[i]);
   }
   column_sums_ = to;
+  summed_columns_ = Extent(axes_.column);
 }
 
 }  // namespace

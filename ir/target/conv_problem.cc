@@ -86,14 +86,12 @@ bool FitsTensorCores(const Node& node) {
       });
   if (returns_operand) return false;
   const Shape& w = conv->weight.shape;
-  const Shape& y = conv->y.shape;
   const Attrs& attrs = op.attrs();
   return w[2] == 1 && w[3] == 1 && attrs.Int("groups") == 1 &&
          AreOnes(attrs.Ints("stride")) &&
          std::ranges::all_of(attrs.Ints("pad"),
                              [](int64_t pad) { return pad == 0; }) &&
-         w[0] % kTensorCoreTile == 0 && w[1] % kTensorCoreTile == 0 &&
-         y[0] * y[2] * y[3] % kTensorCoreTile == 0;
+         w[0] % kTensorCoreUnit == 0 && w[1] % kTensorCoreUnit == 0;
 }
 
 std::string ConvolutionProblem(const Node& node) {

@@ -37,9 +37,11 @@ bool IsDepthwise(const Node& node);
 // True for a depthwise data gradient whose filters move by more than a pixel.
 bool IsStridedDepthwiseGradient(const Node& node);
 
-// Divides the extents of matrix products that tensor cores compute in generated
-// kernels: codegen::LowerTensorCore.
+// Columns of a tile of a matrix product that tensor cores compute in a
+// generated kernel, codegen::LowerTensorCore, and the summed indices of a step.
 inline constexpr int64_t kTensorCoreTile = 64;
+// Divides the channels of convolutions for which it loads 16 bytes at once.
+inline constexpr int64_t kTensorCoreUnit = 8;
 // True for a 1x1 convolution, or a gradient of one, with stride 1 and of 16-bit
 // floats, that is such a product: of channels and of all images' pixels. Also
 // for a library fusion of one that does not return an operand of it.

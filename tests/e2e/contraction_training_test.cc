@@ -1,9 +1,11 @@
-// Trains small networks with generated contractions and without, on the CPU.
+// Trains small networks with generated contractions and without, on a CPU with
+// AVX2.
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "codegen/compiler.h"
 #include "ir/interpreter/host_tensor.h"
 #include "models/model.h"
 #include "runtime/backend/backend_loader.h"
@@ -31,9 +33,12 @@ Curve Train(const StepParity::Build& build, ir::DType dtype, bool contract) {
   options.passes.precision.dtype = dtype;
   options.verification = passes::Verification::kAll;
   if (!contract) options.passes.disabled.insert(kPass);
-  runtime::Session session(runtime::LoadBackend("cpu"), {});
-  runtime::Program& program =
-      session.Compile(build(), codegen::ProgramKind::kTrain, options);
+  runtime::Backend& backend = runtime::LoadBackend("cpu");
+  runtime::Session session(backend, {});
+  // With vectors of 512 bits, the pass is off.
+  const auto compiler = backend.CreateCompiler("cpu-avx2", {});
+  runtime::Program& program = session.Load(codegen::Compile(
+      build(), codegen::ProgramKind::kTrain, *compiler, options));
   Curve curve;
   const auto& counters = program.report().counters;
   if (const auto it = counters.find("contractions"); it != counters.end()) {
@@ -69,11 +74,7 @@ void ExpectSameCurves(const StepParity::Build& build,
                       ir::DType dtype = ir::DType::kF32) {
   const Curve with = Train(build, dtype, true);
   const Curve without = Train(build, dtype, false);
-  const bool on = runtime::LoadBackend("cpu")
-                      .CreateCompiler("", {})
-                      ->target()
-                      .vector_bytes == 32;
-  EXPECT_EQ(with.contractions > 0, on);
+  EXPECT_GT(with.contractions, 0);
   EXPECT_EQ(without.contractions, 0);
   const double rounding = dtype == ir::DType::kF32 ? 1e-5 : 2e-2;
   EXPECT_NEAR(with.losses[0], without.losses[0],

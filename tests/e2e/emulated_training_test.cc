@@ -183,12 +183,13 @@ bool HasColumnSums(const codegen::Plan& plan) {
 }
 
 // 1x1 convolutions and their gradients, in generated kernels that also compute
-// parts of batch normalisation, and in the library's.
+// parts of batch normalisation, and in the library's. Their tiles extend beyond
+// channels and pixels.
 TEST(EmulatedStepsTest, TrainOnTensorCores) {
   constexpr size_t kSteps = 2;
   EmulatedSetup setup = SetupOf(DType::kBF16, NormLowering::kKernels);
   setup.classes = 4;
-  const auto graph = SmallBottlenecks(setup.batch, 64);
+  const auto graph = SmallBottlenecks(setup.batch, 48);
   std::vector<double> losses;
   for (const bool generated : {false, true}) {
     if (generated) {

@@ -163,19 +163,23 @@ T __shfl_sync(unsigned mask, T value, unsigned source, int width) {
 // See codegen/cuda/cuda_prelude.cc. Copies are made as late as possible.
 struct EmulatedCopy {
   void* to;
-  const void* from;
+  const void* from;  // null: zeros
 };
 inline std::map<unsigned, std::vector<EmulatedCopy>> emulated_copies;
 
-inline void CopyAsync(void* to, const void* from) {
-  FUSOR_ON_READ(from, 16);
-  emulated_copies[threadIdx.x].push_back({to, from});
+inline void CopyAsync(void* to, const void* from, bool there = true) {
+  if (there) FUSOR_ON_READ(from, 16);
+  emulated_copies[threadIdx.x].push_back({to, there ? from : nullptr});
 }
 inline void WaitForCopies() {
   for (const EmulatedCopy& copy :
        std::exchange(emulated_copies[threadIdx.x], {})) {
     FUSOR_ON_SHARED_WRITE(copy.to, 16);
-    std::memcpy(copy.to, copy.from, 16);
+    if (copy.from == nullptr) {
+      std::memset(copy.to, 0, 16);
+    } else {
+      std::memcpy(copy.to, copy.from, 16);
+    }
   }
 }
 

@@ -22,10 +22,18 @@ using Ints = std::vector<int64_t>;
 
 constexpr std::array<int64_t, 12> kExtents = {1,  2,  3,  5,  7,  8,
                                               13, 16, 17, 24, 31, 48};
-constexpr std::array<int64_t, 3> kTensorCoreExtents = {64, 128, 192};
+// Whole tiles of 64, and others, also odd ones.
+constexpr std::array<int64_t, 10> kTensorCoreExtents = {64, 128, 192, 13,  16,
+                                                        24, 67,  72,  131, 160};
 // Images, and their rows and columns.
-constexpr std::array<std::array<int64_t, 3>, 4> kTensorCoreImages = {
-    {{1, 8, 8}, {2, 16, 4}, {3, 8, 8}, {4, 4, 12}}};
+constexpr std::array<std::array<int64_t, 3>, 7> kTensorCoreImages = {
+    {{1, 8, 8},
+     {2, 16, 4},
+     {3, 8, 8},
+     {4, 4, 12},
+     {1, 7, 7},
+     {2, 7, 7},
+     {3, 5, 11}}};
 constexpr std::array<DType, 6> kDTypes = {DType::kF32,  DType::kF32,
                                           DType::kF32,  DType::kF64,
                                           DType::kBF16, DType::kF16};

@@ -133,6 +133,13 @@ TEST(NvrtcTest, TensorCoreKernelsKeepTheirSumsInRegisters) {
              %dw = conv2d_grad_weight(%x, %dy) {weight_shape=[64,256,1,1]}
                : bf16[64,256,1,1]{acdb}
              return %dw as "dw"
+           })",
+                           // Tiles extend beyond rows, columns and sums.
+                           R"(graph forward {
+             %x = data : f16[3,24,7,7]{acdb}
+             %w = data : f16[144,24,1,1]{acdb}
+             %y = conv2d(%x, %w) : f16[3,144,7,7]{acdb}
+             return %y as "y"
            })"}) {
     SCOPED_TRACE(text);
     ExpectTensorCoreCode(*ParseOrDie(text), /*copies=*/true);

@@ -50,7 +50,7 @@ class ReloadFinder {
  private:
   void Visit(const std::vector<Stmt>& body) {
     for (const Stmt& stmt : body) {
-      if (stmt.kind == StmtKind::kLoop) {
+      if (!stmt.body.empty()) {
         EndPass();
         Visit(stmt.body);
         EndPass();

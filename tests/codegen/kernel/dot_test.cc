@@ -132,14 +132,15 @@ TEST(Dot, HasText) {
                               "    barrier\n"));
 }
 
+// Tiles extend beyond the rows.
 TEST(Dot, IsSerialized) {
   const auto graph = test::ParseOrDie(R"(graph g {
-      %a = data : bf16[128,64]
+      %a = data : bf16[72,64]
       %b = data : bf16[64,64]
-      %y = fusion(%a, %b) {rounding="fast"} : bf16[128,64] {
-        %a = data : bf16[128,64]
+      %y = fusion(%a, %b) {rounding="fast"} : bf16[72,64] {
+        %a = data : bf16[72,64]
         %b = data : bf16[64,64]
-        %y = matmul(%a, %b) : bf16[128,64]
+        %y = matmul(%a, %b) : bf16[72,64]
         return %y as "y"
       }
       return %y as "y"
@@ -154,6 +155,7 @@ TEST(Dot, IsSerialized) {
   EXPECT_EQ(text, Print(kernel));
   EXPECT_THAT(text, HasSubstr(" shares b"));
   EXPECT_THAT(text, HasSubstr(" matrix 128x64\n"));
+  EXPECT_THAT(text, HasSubstr("= guard "));
   EXPECT_THAT(text, HasSubstr(" depth-major, depth 64\n"));
   kernel.registers[0].rows = -1;
   EXPECT_THROW(ParsePlan(SerializePlan(plan)), Error);

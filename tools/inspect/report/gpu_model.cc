@@ -58,6 +58,9 @@ int64_t BytesAhead(const codegen::Kernel& kernel,
     if (stmt.kind == codegen::StmtKind::kLoop) {
       inner = std::max(inner, BytesAhead(kernel, stmt.body, true));
     }
+    if (stmt.kind == codegen::StmtKind::kGuard) {
+      bytes += BytesAhead(kernel, stmt.body, false);
+    }
     if (stmt.kind != codegen::StmtKind::kLoad &&
         stmt.kind != codegen::StmtKind::kGather) {
       continue;

@@ -45,6 +45,9 @@ class PhaseTraffic {
           Visit(stmt.body);
           open_.pop_back();
           break;
+        case codegen::StmtKind::kGuard:
+          Visit(stmt.body);
+          break;
         case codegen::StmtKind::kLoad:
         case codegen::StmtKind::kGather:
           Add(loop, stmt, false, 1);
