@@ -10,10 +10,13 @@
 #include <cstdio>
 #include <ctime>
 #include <exception>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "codegen/compiler.h"
+#include "codegen/target_compiler.h"
 #include "ir/support/statistics.h"
 #include "models/import/torch_importer.h"
 #include "models/model.h"
@@ -34,6 +37,49 @@ struct Options {
   int rounds = 9;
   int threads = 2;
   std::string target;  // empty: this machine
+  int64_t library_times = 1;
+};
+
+// Another compiler with slower estimates of the library.
+class SlowLibrary : public codegen::TargetCompiler {
+ public:
+  SlowLibrary(std::unique_ptr<codegen::TargetCompiler> compiler, int64_t times)
+      : compiler_(std::move(compiler)), times_(times) {}
+
+  const ir::Target& target() const override { return compiler_->target(); }
+  std::vector<ir::LibraryCandidate> Candidates(
+      const ir::Node& node) const override {
+    auto candidates = compiler_->Candidates(node);
+    for (ir::LibraryCandidate& candidate : candidates) {
+      candidate.modelled_ns *= times_;
+    }
+    return candidates;
+  }
+  std::string CompileKernel(const codegen::Kernel& kernel) const override {
+    return compiler_->CompileKernel(kernel);
+  }
+  codegen::CodegenFingerprint Codegen() const override {
+    return compiler_->Codegen();
+  }
+  void PrepareCall(codegen::LibraryCall& call) const override {
+    compiler_->PrepareCall(call);
+  }
+  std::vector<codegen::KernelArtifact> KernelArtifacts(
+      const codegen::Kernel& kernel) const override {
+    return compiler_->KernelArtifacts(kernel);
+  }
+  std::string CompileArtifact(const codegen::Kernel& kernel,
+                              const std::string& text,
+                              const std::string& source) const override {
+    return compiler_->CompileArtifact(kernel, text, source);
+  }
+  std::string LibraryVersion() const override {
+    return compiler_->LibraryVersion();
+  }
+
+ private:
+  std::unique_ptr<codegen::TargetCompiler> compiler_;
+  int64_t times_;
 };
 
 // Seconds of all threads: time that other programs take does not count, nor
@@ -56,15 +102,16 @@ class Training {
     compile.verification = passes::Verification::kOff;
     if (!with) compile.passes.disabled.insert(options.pass);
     const auto phase = models::Phase::kTrain;
-    const auto compiler =
-        backend_.CreateCompiler(options.target, {.threads = options.threads});
+    const SlowLibrary compiler(
+        backend_.CreateCompiler(options.target, {.threads = options.threads}),
+        options.library_times);
     program_ = &session_.Load(codegen::Compile(
         model.ends_with(".pt2")
             ? models::BuildModel(models::ImportTorch(model), phase,
                                  model_options)
                   .graph
             : models::BuildModel(model, phase, model_options).graph,
-        codegen::ProgramKind::kTrain, *compiler, compile));
+        codegen::ProgramKind::kTrain, compiler, compile));
     session_.state().Initialize(1);
     std::vector<uint8_t> images(options.batch * options.image_size *
                                 options.image_size * 3);
@@ -84,6 +131,11 @@ class Training {
   }
   void Forget() { seconds_.clear(); }
   double median() const { return Median(seconds_); }
+  int64_t contractions() const {
+    const auto& counters = program_->report().counters;
+    const auto it = counters.find("contractions");
+    return it == counters.end() ? 0 : it->second;
+  }
   const std::vector<double>& losses() const { return losses_; }
 
  private:
@@ -114,7 +166,7 @@ double LargestDifference(const std::vector<double>& a,
 void Measure(const Options& options) {
   fmt::print(
       "| model | with {0} | without | without / with | losses | largest "
-      "difference |\n|---|---|---|---|---|---|\n",
+      "difference | contractions |\n|---|---|---|---|---|---|---|\n",
       options.pass);
   for (const std::string& model : options.models) {
     Training with(model, options, true);
@@ -128,11 +180,12 @@ void Measure(const Options& options) {
     }
     fmt::print(
         "| {} | {:.0f} ms | {:.0f} ms | {:.3f} | {:.3f} to {:.3f} | "
-        "{:.1e} |\n",
+        "{:.1e} | {} |\n",
         model, 1e3 * with.median(), 1e3 * without.median(),
         without.median() / with.median(), with.losses().front(),
         with.losses().back(),
-        LargestDifference(with.losses(), without.losses()));
+        LargestDifference(with.losses(), without.losses()),
+        with.contractions());
     std::fflush(stdout);
   }
 }
@@ -150,6 +203,9 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.threads, "Threads");
   app.add_option("--target", options.target,
                  "Target, e.g. cpu-avx2, for which the pass is on");
+  app.add_option("--library-times", options.library_times,
+                 "Estimate N times the library's time, so that more is "
+                 "generated");
   CLI11_PARSE(app, argc, argv);
   try {
     Measure(options);
