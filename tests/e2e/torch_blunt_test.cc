@@ -140,6 +140,17 @@ Errors Measure(CompiledStep& step, const json& parameters, const double* exact,
   return errors;
 }
 
+// VGG16 has 138 million gradients, so it takes as long as all others. Without
+// Winograd, its calls are of the same kinds as ResNet-50's.
+std::vector<std::tuple<std::string, bool>> Cases() {
+  std::vector<std::tuple<std::string, bool>> cases;
+  for (const std::string& model : test::TorchModels()) {
+    cases.emplace_back(model, true);
+    if (model != "vgg16") cases.emplace_back(model, false);
+  }
+  return cases;
+}
+
 class TorchBlunt
     : public ::testing::TestWithParam<std::tuple<std::string, bool>> {};
 
@@ -157,7 +168,9 @@ TEST_P(TorchBlunt, GradientsStrayNoFurtherThanPyTorchs) {
   const size_t seeds = std::min<size_t>(losses.size(), arch == "vgg16" ? 3 : 5);
 
   CompiledStep step(golden.spec(), winograd);
-  if (winograd && !step.HasWinograd()) {
+  const auto cases = Cases();
+  const bool direct = std::ranges::count(cases, std::tuple(arch, false)) > 0;
+  if (winograd && direct && !step.HasWinograd()) {
     GTEST_SKIP() << "no Winograd on this CPU: the step is the direct one";
   }
   step.InitializeMomentum();
@@ -189,17 +202,15 @@ TEST_P(TorchBlunt, GradientsStrayNoFurtherThanPyTorchs) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Models, TorchBlunt,
-    ::testing::Combine(::testing::ValuesIn(test::TorchModels()),
-                       ::testing::Bool()),
-    [](const auto& test) {
-      std::string name;
-      for (char c : std::get<0>(test.param)) {
-        if (std::isalnum(c)) name += c;
-      }
-      return name + (std::get<1>(test.param) ? "Winograd" : "Direct");
-    });
+INSTANTIATE_TEST_SUITE_P(Models, TorchBlunt, ::testing::ValuesIn(Cases()),
+                         [](const auto& test) {
+                           std::string name;
+                           for (char c : std::get<0>(test.param)) {
+                             if (std::isalnum(c)) name += c;
+                           }
+                           return name + (std::get<1>(test.param) ? "Winograd"
+                                                                  : "Direct");
+                         });
 
 }  // namespace
 }  // namespace fusor

@@ -10,6 +10,8 @@ import sys
 import tempfile
 import unittest
 
+from kernel_cache import kernel_cache
+
 BIN = pathlib.Path(sys.argv.pop(1)).resolve()
 
 USAGE, GRAPH, DATA, CHECKPOINT, DEVICE, MEMORY, DIVERGED = range(2, 9)
@@ -30,7 +32,7 @@ class CliTest(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.shared = pathlib.Path(folder.name)
         cls.environment = dict(os.environ,
-                               FUSOR_CACHE_DIR=str(cls.shared / "cache"))
+                               FUSOR_CACHE_DIR=str(kernel_cache(BIN.parent)))
         cls.samples = cls.shared / "samples"
         subprocess.run([BIN / "fusor", "data", "make-samples", "--out",
                         cls.samples, "--train-images", "4", "--val-images",

@@ -9,9 +9,10 @@ import sys
 import tempfile
 import unittest
 
+from kernel_cache import kernel_cache
 from noise_images import make_images
 
-FUSOR = sys.argv.pop(1)
+FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
 USAGE, GRAPH = 2, 3
 
 SIZE = ("-a", "resnet20-cifar", "-b", "4", "--num-classes", "5")
@@ -50,7 +51,7 @@ class ModuleTest(unittest.TestCase):
         return subprocess.run(
             [FUSOR, *map(str, args)], capture_output=True, text=True,
             check=False,
-            env=dict(os.environ, FUSOR_CACHE_DIR=str(cls.root / "cache")))
+            env=dict(os.environ, FUSOR_CACHE_DIR=str(kernel_cache(FUSOR.parents[1]))))
 
     @classmethod
     def call(cls, *args):

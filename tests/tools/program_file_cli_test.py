@@ -9,10 +9,11 @@ import sys
 import tempfile
 import unittest
 
+from kernel_cache import kernel_cache
 from noise_images import make_images
 from small_network import NETWORK
 
-FUSOR = sys.argv.pop(1)
+FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
 USAGE, GRAPH, DEVICE = 2, 3, 6
 
 MODEL = ("-a", NETWORK, "-b", "4", "--threads", "1")
@@ -40,7 +41,7 @@ class ProgramFileTest(unittest.TestCase):
         return subprocess.run(
             [FUSOR, *map(str, args)], capture_output=True, text=True,
             check=False,
-            env=dict(os.environ, FUSOR_CACHE_DIR=str(cls.shared / "cache")))
+            env=dict(os.environ, FUSOR_CACHE_DIR=str(kernel_cache(FUSOR.parents[1]))))
 
     @classmethod
     def call(cls, *args):

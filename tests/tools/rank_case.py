@@ -12,6 +12,7 @@ import tempfile
 import unittest
 
 import noise_images
+from kernel_cache import kernel_cache
 from small_network import NETWORK
 
 FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
@@ -46,7 +47,7 @@ class RankCase(unittest.TestCase):
         cls._folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls._folder.cleanup)
         cls.root = pathlib.Path(cls._folder.name)
-        os.environ["FUSOR_CACHE_DIR"] = str(cls.root / "cache")
+        os.environ["FUSOR_CACHE_DIR"] = str(kernel_cache(FUSOR.parents[1]))
         cls.data = cls.root / "data"
         noise_images.make_images(cls.data, train=16, val=3)
 

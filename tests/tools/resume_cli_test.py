@@ -16,6 +16,7 @@ import tempfile
 import time
 import unittest
 
+from kernel_cache import kernel_cache
 from noise_images import make_images
 
 FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
@@ -48,7 +49,7 @@ class ResumeTest(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.shared = pathlib.Path(folder.name)
         cls.environment = dict(os.environ,
-                               FUSOR_CACHE_DIR=str(cls.shared / "cache"))
+                               FUSOR_CACHE_DIR=str(kernel_cache(FUSOR.parents[1])))
         cls.samples = cls.shared / "samples"
         make_images(cls.samples)
         # An uninterrupted run and its last checkpoint.

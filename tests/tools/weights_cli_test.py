@@ -9,10 +9,11 @@ import sys
 import tempfile
 import unittest
 
+from kernel_cache import kernel_cache
 from noise_images import make_images
 from safetensors_file import read, write
 
-FUSOR = sys.argv.pop(1)
+FUSOR = pathlib.Path(sys.argv.pop(1)).resolve()
 USAGE, GRAPH, DATA, CHECKPOINT = 2, 3, 4, 5
 
 MODEL = ("-a", "resnet20-cifar", "-b", "4", "--threads", "1")
@@ -42,7 +43,7 @@ class WeightsCase(unittest.TestCase):
         return subprocess.run(
             [FUSOR, *map(str, args)], capture_output=True, text=True,
             check=False,
-            env=dict(os.environ, FUSOR_CACHE_DIR=str(cls.shared / "cache")))
+            env=dict(os.environ, FUSOR_CACHE_DIR=str(kernel_cache(FUSOR.parents[1]))))
 
     @classmethod
     def call(cls, *args):

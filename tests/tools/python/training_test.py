@@ -20,6 +20,7 @@ import fusor
 from error_case import ErrorCase
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+from kernel_cache import kernel_cache  # noqa: E402
 from noise_images import make_images  # noqa: E402
 from safetensors_file import write  # noqa: E402
 
@@ -109,7 +110,8 @@ class TrainingCase(ErrorCase):
         cls.shared = pathlib.Path(folder.name)
         cls.images = cls.shared / "images"
         make_images(cls.images)
-        os.environ["FUSOR_CACHE_DIR"] = str(cls.shared / "cache")
+        build = pathlib.Path(fusor.__file__).resolve().parents[2]
+        os.environ["FUSOR_CACHE_DIR"] = str(kernel_cache(build))
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
