@@ -59,8 +59,12 @@ std::string CudaScalar(ir::ScalarOp op,
 // compiler, and an emulator must have declared CUDA's built-ins, conversions
 // between binary16 and f32, the functions of asynchronous copies and tensor
 // cores, and these macros:
-//   FUSOR_ON_READ(pointer, bytes), FUSOR_ON_WRITE: before global memory
-//   accesses FUSOR_ON_SHARED(pointer, bytes): the block's shared memory
+//
+//   FUSOR_ON_READ(pointer, bytes), FUSOR_ON_WRITE: before accesses of global
+//     memory
+//   FUSOR_DYNAMIC_SHARED(name, bytes): declares shared memory of a size that
+//     the launch states
+//   FUSOR_ON_SHARED(pointer, bytes): the block's shared memory
 //   FUSOR_ON_SHARED_READ(pointer, bytes), ..WRITE: before its accesses
 std::string_view CudaPrelude();
 

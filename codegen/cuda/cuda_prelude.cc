@@ -12,6 +12,8 @@ constexpr std::string_view kTypes = R"cuda(#ifndef FUSOR_PRELUDE
 #ifndef FUSOR_EMULATED
 #define FUSOR_ON_READ(pointer, bytes)
 #define FUSOR_ON_WRITE(pointer, bytes)
+#define FUSOR_DYNAMIC_SHARED(name, bytes) \
+  extern __shared__ __align__(16) unsigned char name[]
 #define FUSOR_ON_SHARED(pointer, bytes)
 #define FUSOR_ON_SHARED_READ(pointer, bytes)
 #define FUSOR_ON_SHARED_WRITE(pointer, bytes)

@@ -34,7 +34,7 @@ class PhasePrinter {
         x_(ThreadsAlong(kernel, phase)),
         y_(static_cast<int>(NumRows(kernel, phase))),
         block_axis_(BlockAxis(kernel, phase)),
-        memory_(SharedMemoryOf(kernel)) {
+        memory_(MemoryOf(kernel, phase)) {
     const auto use = [&](int buffer) {
       if (kernel.buffers[buffer].local) local_.insert(buffer);
     };
@@ -86,28 +86,22 @@ class PhasePrinter {
         "[[maybe_unused]] const int x = threadIdx.x % {}, y = threadIdx.x / "
         "{};",
         x_, x_);
-    int64_t bytes = 0;
-    bool lanes = false;
-    VisitStatements(phase_.body, [&](const Stmt& stmt) {
-      if (stmt.kind != StmtKind::kReduceLanes &&
-          stmt.kind != StmtKind::kReduceBlock) {
-        return;
-      }
-      lanes |= stmt.kind == StmtKind::kReduceLanes;
-      const bool wide = DTypeSize(kernel_.registers[stmt.dst].dtype) == 8;
-      bytes =
-          std::max<int64_t>(bytes, int64_t{x_} * y_ * width_ * (wide ? 8 : 4));
-    });
-    reduced_ = local_.empty() ? 0 : memory_.bytes;
-    bytes += reduced_;
-    if (bytes == 0) return;
-    Line("__shared__ __align__(16) unsigned char shared[{}];", bytes);
-    Line("FUSOR_ON_SHARED(shared, {});", bytes);
+    if (memory_.bytes == 0) return;
+    if (memory_.is_dynamic()) {
+      Line("FUSOR_DYNAMIC_SHARED(shared, {});", memory_.bytes);
+    } else {
+      Line("__shared__ __align__(16) unsigned char shared[{}];", memory_.bytes);
+    }
+    Line("FUSOR_ON_SHARED(shared, {});", memory_.bytes);
     for (const int b : local_) {
       const std::string_view tag = CudaTag(kernel_.buffers[b].dtype);
       Line("{}::Memory* const b{} = ({}::Memory*)(shared + {});", tag, b, tag,
-           memory_.offsets[b]);
+           memory_.buffers[b]);
     }
+    bool lanes = false;
+    VisitStatements(phase_.body, [&](const Stmt& stmt) {
+      lanes |= stmt.kind == StmtKind::kReduceLanes;
+    });
     if (!lanes) return;
     Line("const u32 warp = {};", CudaWarpMask(x_ * y_));
   }
@@ -504,8 +498,9 @@ class PhasePrinter {
     const std::string type(CudaType(ArithOf(from.dtype)));
     const std::string_view op = CudaReduction(stmt.op);
     const std::string shared =
-        reduced_ == 0 ? fmt::format("({}*)shared", type)
-                      : fmt::format("({}*)(shared + {})", type, reduced_);
+        memory_.reductions == 0
+            ? fmt::format("({}*)shared", type)
+            : fmt::format("({}*)(shared + {})", type, memory_.reductions);
     if (stmt.kind == StmtKind::kReduceLanes) {
       const CudaExpression sum{
           fmt::format("ReduceLanes<{}, {}>(r{}, {}, x, y, warp)", op, x_,
@@ -760,10 +755,9 @@ class PhasePrinter {
   const int width_;
   const int x_, y_;  // threads
   const int block_axis_;
-  const SharedMemory memory_;  // of local buffers
-  std::set<int> local_;        // local buffers of the phase
-  int64_t reduced_ = 0;        // offset in shared memory of reductions
-  bool copies_ = false;        // there was an asynchronous copy
+  const BlockMemory memory_;
+  std::set<int> local_;  // local buffers of the phase
+  bool copies_ = false;  // there was an asynchronous copy
   std::string out_;
   int depth_ = 0;
   int vector_axis_ = -1;

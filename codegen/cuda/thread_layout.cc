@@ -29,6 +29,30 @@ int ThreadsAlong(const Kernel& kernel, const Phase& phase) {
              : 1;
 }
 
+BlockMemory MemoryOf(const Kernel& kernel, const Phase& phase) {
+  const auto is_local = [&](int buffer) {
+    return buffer >= 0 && kernel.buffers[buffer].local;
+  };
+  bool local = false;
+  int64_t exchanged = 0;  // bytes of a thread
+  VisitStatements(phase.body, [&](const Stmt& stmt) {
+    local |= is_local(stmt.buffer);
+    if (stmt.kind != StmtKind::kReduceLanes &&
+        stmt.kind != StmtKind::kReduceBlock) {
+      return;
+    }
+    const bool wide = ir::DTypeSize(kernel.registers[stmt.dst].dtype) == 8;
+    exchanged = std::max<int64_t>(exchanged,
+                                  kernel.lanes_per_thread() * (wide ? 8 : 4));
+  });
+  const SharedMemory shared = SharedMemoryOf(kernel);
+  BlockMemory memory{.buffers = shared.offsets};
+  memory.reductions = local ? shared.bytes : 0;
+  memory.bytes = memory.reductions + exchanged * ThreadsAlong(kernel, phase) *
+                                         NumRows(kernel, phase);
+  return memory;
+}
+
 std::vector<CudaLaunch> CudaLaunches(const Kernel& kernel) {
   std::vector<CudaLaunch> launches;
   for (size_t p = 0; p < kernel.phases.size(); ++p) {
@@ -39,8 +63,13 @@ std::vector<CudaLaunch> CudaLaunches(const Kernel& kernel) {
     FUSOR_ASSERT(
         threads <= 1024 && blocks <= std::numeric_limits<int32_t>::max(),
         "kernel {}: {} blocks of {} threads", kernel.name, blocks, threads);
-    launches.push_back(
-        {fmt::format("fusor_p{}", p), blocks, static_cast<int>(threads)});
+    const BlockMemory memory = MemoryOf(kernel, phase);
+    FUSOR_ASSERT(memory.bytes <= kMaxSharedBytes,
+                 "kernel {}: {} bytes of shared memory", kernel.name,
+                 memory.bytes);
+    launches.push_back({fmt::format("fusor_p{}", p), blocks,
+                        static_cast<int>(threads),
+                        memory.is_dynamic() ? memory.bytes : 0});
   }
   return launches;
 }

@@ -21,8 +21,23 @@ struct CudaLaunch {
   std::string entry;  // "fusor_p0"
   int64_t blocks = 1;
   int threads = 1;
+  int64_t dynamic_bytes = 0;  // of shared memory, per block
   bool operator==(const CudaLaunch&) const = default;
 };
+
+// The shared memory of a phase's blocks: its local buffers, then what threads
+// exchange in reductions.
+struct BlockMemory {
+  // Static shared memory that every GPU has.
+  static constexpr int64_t kStaticBytes = int64_t{48} << 10;
+
+  std::vector<int64_t> buffers;  // offsets in bytes; -1: not local
+  int64_t reductions = 0;        // offset in bytes
+  int64_t bytes = 0;
+
+  bool is_dynamic() const { return bytes > kStaticBytes; }
+};
+BlockMemory MemoryOf(const Kernel& kernel, const Phase& phase);
 
 // Returns one launch per phase.
 std::vector<CudaLaunch> CudaLaunches(const Kernel& kernel);

@@ -88,31 +88,48 @@ void AddTerm(ElementSet& set, int64_t step, int64_t extent) {
   set.terms.insert(at, term);
 }
 
-std::vector<IndexSpan> SpansOf(const Kernel& kernel, const Index& index,
-                               const Bounds& bounds) {
+IndexValues ValuesOf(const Kernel& kernel, const Index& index,
+                     const Bounds& bounds) {
   std::vector<Index::Term> terms = MovingTerms(kernel, index);
-  std::vector<IndexSpan> spans;
+  const auto coefficient = [&](int axis) {
+    return CoefficientOf({0, terms}, axis);
+  };
+  IndexValues values;
   for (const Bound* bound : bounds) {
     const std::vector<Index::Term> inner = MovingTerms(kernel, bound->index);
-    if (inner.empty()) continue;
-    const int64_t factor =
-        CoefficientOf({0, terms}, inner[0].axis) / inner[0].coefficient;
+    if (std::ranges::none_of(inner, [&](const Index::Term& term) {
+          return coefficient(term.axis) != 0;
+        })) {
+      continue;
+    }
+    const int64_t factor = coefficient(inner[0].axis) / inner[0].coefficient;
     const bool contains =
         factor > 0 && std::ranges::all_of(inner, [&](const Index::Term& term) {
-          const int64_t coefficient = CoefficientOf({0, terms}, term.axis);
-          return coefficient % term.coefficient == 0 &&
-                 coefficient / term.coefficient == factor;
+          return coefficient(term.axis) % term.coefficient == 0 &&
+                 coefficient(term.axis) / term.coefficient == factor;
         });
-    if (!contains) continue;
+    if (!contains) {
+      values.exact = false;
+      continue;
+    }
+    int64_t last = 0;  // without the bound
+    int64_t points = 1;
+    for (const Index::Term& term : inner) {
+      const int64_t extent = kernel.axes[term.axis].extent;
+      last += term.coefficient * (extent - 1);
+      points *= extent;
+    }
+    values.exact &= points == last + 1;
+    values.terms.push_back(
+        {factor, std::min(bound->extent - bound->index.offset, last + 1)});
     std::erase_if(terms, [&](const Index::Term& term) {
       return Names({0, inner}, term.axis);
     });
-    spans.push_back({factor, bound->extent - bound->index.offset});
   }
   for (const Index::Term& term : terms) {
-    spans.push_back({term.coefficient, kernel.axes[term.axis].extent});
+    values.terms.push_back({term.coefficient, kernel.axes[term.axis].extent});
   }
-  return spans;
+  return values;
 }
 
 bool KeepsThreadsWhole(const Kernel& kernel, const Bound& bound,
@@ -127,9 +144,9 @@ bool KeepsThreadsWhole(const Kernel& kernel, const Bound& bound,
 
 ElementSet ElementsOf(const Kernel& kernel, const Stmt& stmt,
                       const Bounds& bounds) {
-  ElementSet set{stmt.index.offset, {}};
-  for (const auto& [coefficient, extent] :
-       SpansOf(kernel, stmt.index, bounds)) {
+  const IndexValues values = ValuesOf(kernel, stmt.index, bounds);
+  ElementSet set{stmt.index.offset, {}, values.exact};
+  for (const auto& [coefficient, extent] : values.terms) {
     AddTerm(set, coefficient, extent);
   }
   for (const IndexedTerm& term : stmt.indexed) {

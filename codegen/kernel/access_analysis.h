@@ -18,6 +18,7 @@ struct ElementSet {
   };
   int64_t first = 0;
   std::vector<Term> terms;  // by increasing step
+  bool exact = true;        // false: guards leave out some of them
 
   int64_t last() const;
   int64_t num_points() const;
@@ -32,15 +33,22 @@ bool HasVectorIndex(const Kernel& kernel, const Stmt& stmt);
 // The bounds of the guards around a statement.
 using Bounds = std::vector<const Bound*>;
 
-// Returns coefficients and extents whose sums are the values of the index
-// without its offset. The terms of a bound that the index contains, multiplied
-// by one number, are one term. REQUIRES: Verify accepts the bounds.
-struct IndexSpan {
-  int64_t coefficient;
-  int64_t extent;
+// The values of an index without its offset: sums of coefficient * i, 0 <= i <
+// extent, or some of them if it is not exact.
+struct IndexValues {
+  struct Term {
+    int64_t coefficient;
+    int64_t extent;
+  };
+  std::vector<Term> terms;
+  bool exact = true;
 };
-std::vector<IndexSpan> SpansOf(const Kernel& kernel, const Index& index,
-                               const Bounds& bounds);
+
+// Returns the values of the index. The terms of a bound that the index
+// contains, multiplied by one number, become one term. REQUIRES: Verify accepts
+// the bounds.
+IndexValues ValuesOf(const Kernel& kernel, const Index& index,
+                     const Bounds& bounds);
 
 // Returns whether the bound holds for all lanes of a thread or for none.
 bool KeepsThreadsWhole(const Kernel& kernel, const Bound& bound,

@@ -66,7 +66,9 @@ class KernelProto;
 inline constexpr int64_t kBufferAlignment = 64;  // bytes, for every buffer
 inline constexpr int64_t kMaxLocalBytes = int64_t{1}
                                           << 18;  // KernelBuffer::local
-inline constexpr int64_t kMaxSharedBytes = int64_t{48} << 10;  // of a block
+// Shared memory of a GPU's thread block. All GPUs with tensor cores for bf16
+// have 99 KB or more.
+inline constexpr int64_t kMaxSharedBytes = int64_t{96} << 10;
 
 constexpr int64_t PadToAlignment(int64_t bytes) {
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;

@@ -360,7 +360,9 @@ class AccessChecker {
         stores.push_back(&accesses_[i]);
       }
     }
-    if (FillRanges(stores) || Partition(stores)) return -1;
+    const bool exact = std::ranges::all_of(
+        stores, [](const Access* store) { return store->elements.exact; });
+    if (exact && (FillRanges(stores) || Partition(stores))) return -1;
     return Enumerate(stores);
   }
 

@@ -17,9 +17,9 @@
 //     demand more.
 //   - On a GPU, a kBarrier is between a store to a local buffer and a load of
 //     it, and between a load and a store, also from one iteration to the next.
-//   - A bound's index has different values at all indices of its axes, without
-//     gaps. At most one of the bounds of all open guards differs between lanes;
-//     its vector axis has no other masked lanes.
+//   - A bound's index has different values at all indices of its axes. At most
+//     one of the bounds of all open guards differs between lanes; its vector
+//     axis has no other masked lanes.
 //   - A guard's body sets no register that was set before, except accumulators,
 //     and no register that it sets is defined after it. All threads can leave
 //     it out: it has no vector axes, reductions or barriers, and each of its
@@ -237,19 +237,22 @@ class Verifier {
       return term.coefficient == 0 || kernel_.axes[term.axis].extent == 1;
     });
     std::ranges::sort(terms, {}, &Index::Term::coefficient);
-    int64_t values = 1;
-    bool dense = true;
+    int64_t last = 0;
+    bool one_to_one = true;
     for (const Index::Term& term : terms) {
-      dense &= term.coefficient == values &&
-               !__builtin_mul_overflow(values, kernel_.axes[term.axis].extent,
-                                       &values);
+      int64_t reach = 0;
+      one_to_one &=
+          term.coefficient > last &&
+          !__builtin_mul_overflow(term.coefficient,
+                                  kernel_.axes[term.axis].extent - 1, &reach) &&
+          !__builtin_add_overflow(last, reach, &last) &&
+          last < ir::kMaxElements;
     }
-    FUSOR_ASSERT(dense && values <= ir::kMaxElements &&
-                     bound.index.offset >= 0 &&
+    FUSOR_ASSERT(one_to_one && bound.index.offset >= 0 &&
                      bound.extent > bound.index.offset &&
                      bound.extent <= ir::kMaxElements,
-                 "kernel {}: {}: an index with gaps or repeated values, or an "
-                 "empty range",
+                 "kernel {}: {}: an index with repeated values, or an empty "
+                 "range",
                  kernel_.name, Print(guard));
     if (VectorCoefficient(bound.index) == 0) return;
     const bool only = std::ranges::none_of(bounds_, [&](const Bound* other) {
@@ -637,8 +640,8 @@ class Verifier {
     int64_t low = stmt.index.offset;
     int64_t high = low;
     bool overflow = __builtin_add_overflow(high, further, &high);
-    for (const auto& [coefficient, extent] :
-         SpansOf(kernel_, stmt.index, bounds_)) {
+    const IndexValues values = ValuesOf(kernel_, stmt.index, bounds_);
+    for (const auto& [coefficient, extent] : values.terms) {
       int64_t reach = 0;
       overflow |= __builtin_mul_overflow(coefficient, extent - 1, &reach);
       int64_t& end = reach < 0 ? low : high;

@@ -7,10 +7,15 @@
 // that these access whole cache lines. For column sums, the block then adds its
 // rows, and further phases add the blocks' sums.
 //
+// If both factors are operands, two buffers take turns, so that a step is
+// copied while the one before is added. What threads compute does not overlap,
+// and would need registers for both.
+//
 // The last tiles of an axis, and its last step, may extend beyond it: guards
 // then replace elements of the factors by zeros, and leave out results.
 
 #include <algorithm>
+#include <array>
 #include <span>
 
 #include "codegen/kernel/access_analysis.h"
@@ -44,6 +49,8 @@ constexpr int64_t kStepsPerChunk = 8;
 // One block adds the column sums of at most this many tiles. If there are more,
 // a phase before adds groups of them.
 constexpr int64_t kMostSums = 64;
+
+constexpr AxisPart kNoLoop{-1, 0};
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -96,7 +103,13 @@ class TensorCoreLowering : ContractionEmitter {
   int64_t NumChunks() const;
   std::vector<Bound> BoundsOf(std::span<const int> axes) const;
   void EmitTiles();
-  void EmitPart(const Part& part);
+  void EmitSteps(int64_t steps);
+  bool IsComputed(int factor) const {
+    return node().input(factor)->producer() != nullptr;
+  }
+  void EmitStep(const AxisPart& loop, int64_t step, int buffer);
+  void AddProduct(int buffer);
+  void EmitPart(const Part& part, int buffer);
   void EmitTileResults();
   Index ColumnSumIndex(size_t sum, std::span<const AxisPart> tile,
                        int64_t tiles, int64_t columns) const;
@@ -108,8 +121,13 @@ class TensorCoreLowering : ContractionEmitter {
   int64_t chunks_ = 1;
   int chunk_ = -1;  // kernel axes
   int thread_row_ = -1;
-  int factors_ = -1;  // local buffers
+  // Local buffers: of the factors of even and odd steps, or of all, and of the
+  // sums.
+  std::array<int, 2> factors_{-1, -1};
   int sums_ = -1;
+  std::array<Part, 2> factor_parts_;
+  Dot dot_;
+  int matrix_ = -1;
   std::vector<AxisPart> row_tile_;  // of RowTiles, in the first phase
   // Buffer by column sum, tile and column, and the number of columns.
   int column_sums_ = -1;
@@ -185,36 +203,39 @@ std::vector<Bound> TensorCoreLowering::BoundsOf(
 
 void TensorCoreLowering::EmitTiles() {
   const ir::DType dtype = node().input(0)->type().dtype;
-  Part parts[2] = {
-      {.factor = row_factor(), .free_axis = axes_.row, .free = rows_},
-      {.factor = contraction_.column_factor,
-       .free_axis = axes_.column,
-       .free = kColumns}};
-  Dot dot{.depth = std::min(
+  factor_parts_ = {
+      Part{.factor = row_factor(), .free_axis = axes_.row, .free = rows_},
+      Part{.factor = contraction_.column_factor,
+           .free_axis = axes_.column,
+           .free = kColumns}};
+  dot_ = {.depth = std::min(
               kStep, CeilDiv(Extent(axes_.summed), kDepthUnit) * kDepthUnit)};
   int64_t elements = 0;
-  for (int i = 0; i < 2; ++i) {
-    Part& part = parts[i];
+  for (size_t i = 0; i < factor_parts_.size(); ++i) {
+    Part& part = factor_parts_[i];
     part.depth_major =
         CoefficientOf(FactorIndex(part.factor), axes_.summed) != 1;
     part.offset = elements;
     elements += part.elements();
-    dot.factors[i] = {.offset = part.offset,
-                      .stride = part.stride(),
-                      .depth_major = part.depth_major};
+    dot_.factors[i] = {.offset = part.offset,
+                       .stride = part.stride(),
+                       .depth_major = part.depth_major};
   }
-  factors_ = builder_.AddBuffer("factors", dtype, elements, BufferUse::kLocal);
+  const int64_t steps = NumSteps() / chunks_;
+  const bool alternate = steps > 1 && !IsComputed(0) && !IsComputed(1);
+  for (int i = 0; i < (alternate ? 2 : 1); ++i) {
+    factors_[i] =
+        builder_.AddBuffer("factors", dtype, elements, BufferUse::kLocal);
+  }
   sums_ = builder_.AddBuffer("sums", ir::DType::kF32,
                              rows_ * (kColumns + kPadding), BufferUse::kLocal);
-  builder_.ShareMemory(sums_, factors_);
-  for (Dot::Factor& factor : dot.factors) factor.buffer = factors_;
+  builder_.ShareMemory(sums_, factors_[0]);
 
   parts_.assign(nest_->axes().size(), {});
   std::vector<int> grid;
   for (const int axis : axes_.batch) {
     grid.push_back(AddPart(axis, Extent(axis)));
   }
-  const int64_t steps = NumSteps() / chunks_;
   if (chunks_ > 1) {
     grid.push_back(chunk_ =
                        AddPart(axes_.summed, "chunk", chunks_, steps * kStep));
@@ -232,25 +253,63 @@ void TensorCoreLowering::EmitTiles() {
   thread_row_ = builder_.AddAxis("row", kThreadRows, AxisKind::kBlock);
   grid.push_back(thread_row_);
   const auto phase = builder_.BeginPhase(grid);
-  const int matrix = builder_.Matrix(rows_, kColumns);
-  const Parts outer = parts_;
-  {
-    const auto loop =
-        builder_.BeginLoop(AddPart(axes_.summed, "step", steps, kStep));
-    for (const Part& part : parts) EmitPart(part);
-    builder_.Barrier();
-    builder_.AddDot(matrix, dot);
-    builder_.Barrier();
-  }
-  parts_ = outer;
-  builder_.StoreMatrix(sums_, kColumns + kPadding, matrix);
+  matrix_ = builder_.Matrix(rows_, kColumns);
+  EmitSteps(steps);
+  builder_.StoreMatrix(sums_, kColumns + kPadding, matrix_);
   builder_.Barrier();
   EmitTileResults();
 }
 
+// Emits the steps of a tile. A barrier is before each product: the factors are
+// then stored, and no thread reads the other buffer, into which the next step
+// is loaded.
+void TensorCoreLowering::EmitSteps(int64_t steps) {
+  if (factors_[1] < 0) {
+    const int step = builder_.AddAxis("step", steps);
+    const auto loop = builder_.BeginLoop(step);
+    EmitStep({step, kStep}, 0, 0);
+    builder_.Barrier();
+    AddProduct(0);
+    return builder_.Barrier();
+  }
+  EmitStep(kNoLoop, 0, 0);
+  if (const int64_t pairs = (steps - 1) / 2; pairs > 0) {
+    const int pair = builder_.AddAxis("pair", pairs);
+    const auto loop = builder_.BeginLoop(pair);
+    for (const int buffer : {0, 1}) {
+      builder_.Barrier();
+      EmitStep({pair, 2 * kStep}, buffer + 1, 1 - buffer);
+      AddProduct(buffer);
+    }
+  }
+  builder_.Barrier();
+  if (steps % 2 == 0) EmitStep(kNoLoop, steps - 1, 1);
+  AddProduct(0);
+  builder_.Barrier();
+  if (steps % 2 != 0) return;
+  AddProduct(1);
+}
+
+// Emits what stores both factors' parts of a step, of that number from the
+// start of the loop's iteration.
+void TensorCoreLowering::EmitStep(const AxisPart& loop, int64_t step,
+                                  int buffer) {
+  const Parts outer = parts_;
+  std::vector<AxisPart>& parts = parts_[axes_.summed];
+  parts.push_back(loop);
+  parts.push_back({-1, step * kStep});
+  for (const Part& part : factor_parts_) EmitPart(part, buffer);
+  parts_ = outer;
+}
+
+void TensorCoreLowering::AddProduct(int buffer) {
+  for (Dot::Factor& factor : dot_.factors) factor.buffer = factors_[buffer];
+  builder_.AddDot(matrix_, dot_);
+}
+
 // Emits the loops in which the block's threads store a factor's part. Lanes run
 // along its contiguous axis.
-void TensorCoreLowering::EmitPart(const Part& part) {
+void TensorCoreLowering::EmitPart(const Part& part, int buffer) {
   const Parts outer = parts_;
   const int lanes = part.depth_major ? part.free_axis : axes_.summed;
   const int rows = part.depth_major ? axes_.summed : part.free_axis;
@@ -264,7 +323,7 @@ void TensorCoreLowering::EmitPart(const Part& part) {
   const int axes[] = {rows, lanes};
   const int element =
       builder_.Guarded(BoundsOf(axes), [&] { return EmitFactor(part.factor); });
-  builder_.Store(factors_,
+  builder_.Store(factors_[buffer],
                  {part.offset,
                   {{turn, kThreadRows * part.stride()},
                    {thread_row_, part.stride()},

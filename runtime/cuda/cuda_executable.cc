@@ -25,13 +25,15 @@ class KernelModule : public CudaExecutable {
                              .c_str());
     for (const codegen::CudaLaunch& launch : CudaLaunches(kernel.kernel)) {
       Phase phase{nullptr, static_cast<unsigned>(launch.blocks),
-                  static_cast<unsigned>(launch.threads)};
+                  static_cast<unsigned>(launch.threads),
+                  static_cast<unsigned>(launch.dynamic_bytes)};
       const CUresult found = driver.cuModuleGetFunction(
           &phase.function, module_, launch.entry.c_str());
       if (found != CUDA_SUCCESS) Driver::Ignore(driver.cuModuleUnload(module_));
       driver.Check(found, fmt::format("kernel {}: cuModuleGetFunction {}",
                                       name(), launch.entry)
                               .c_str());
+      if (launch.dynamic_bytes > 0) AllowSharedMemory(driver, phase);
       phases_.push_back(phase);
     }
   }
@@ -48,9 +50,9 @@ class KernelModule : public CudaExecutable {
       params[i] = const_cast<void**>(&args[i]);
     }
     for (const Phase& phase : phases_) {
-      driver.Check(driver.cuLaunchKernel(phase.function, phase.blocks, 1, 1,
-                                         phase.threads, 1, 1, 0, stream,
-                                         params.data(), nullptr),
+      driver.Check(driver.cuLaunchKernel(
+                       phase.function, phase.blocks, 1, 1, phase.threads, 1, 1,
+                       phase.dynamic_bytes, stream, params.data(), nullptr),
                    "cuLaunchKernel");
     }
   }
@@ -60,7 +62,23 @@ class KernelModule : public CudaExecutable {
     CUfunction function;
     unsigned blocks;
     unsigned threads;
+    unsigned dynamic_bytes;  // of shared memory
   };
+
+  // A block may otherwise have 48 KB.
+  void AllowSharedMemory(const Driver& driver, const Phase& phase) {
+    const CUresult allowed = driver.cuFuncSetAttribute(
+        phase.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+        static_cast<int>(phase.dynamic_bytes));
+    if (allowed != CUDA_SUCCESS) {
+      Driver::Ignore(driver.cuModuleUnload(module_));
+    }
+    driver.Check(allowed,
+                 fmt::format("kernel {}: cuFuncSetAttribute for {} bytes of "
+                             "shared memory",
+                             name(), phase.dynamic_bytes)
+                     .c_str());
+  }
 
   const Context& context_;
   CUmodule module_ = nullptr;

@@ -52,6 +52,7 @@ namespace fusor::cuda {
   F(cuModuleLoadData)             \
   F(cuModuleUnload)               \
   F(cuModuleGetFunction)          \
+  F(cuFuncSetAttribute)           \
   F(cuLaunchKernel)               \
   F(cuLaunchHostFunc)
 

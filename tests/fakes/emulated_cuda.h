@@ -104,7 +104,10 @@ void CallEmulated(void (*kernel)(Params...), void* const* args,
     fusor::test::CallEmulated(kernel, args,                          \
                               std::index_sequence_for<Params...>()); \
   }                                                                  \
-  extern "C" void name##_run(void* const* args) { name##_call(&name, args); }
+  extern "C" void name##_run(void* const* args) {                    \
+    emulated_copies[threadIdx.x].clear(); /* of a run that failed */ \
+    name##_call(&name, args);                                        \
+  }
 
 #define __global__
 #define __device__
@@ -125,6 +128,8 @@ void CallEmulated(void (*kernel)(Params...), void* const* args,
   FUSOR_EMULATED_ACCESS(kSharedRead, pointer, bytes)
 #define FUSOR_ON_SHARED_WRITE(pointer, bytes) \
   FUSOR_EMULATED_ACCESS(kSharedWrite, pointer, bytes)
+#define FUSOR_DYNAMIC_SHARED(name, bytes) \
+  __shared__ __align__(16) unsigned char name[bytes]
 #define FUSOR_ON_SHARED(pointer, bytes) \
   fusor::test::emulated_device->shared(pointer, bytes)
 

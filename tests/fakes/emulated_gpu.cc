@@ -352,8 +352,14 @@ class Launcher {
 
   void DeclareShared(const char* pointer, size_t bytes) {
     if (shared_begin_ == pointer) return;
+    const auto needed = static_cast<int64_t>(bytes);
+    if (needed >
+        std::max(codegen::BlockMemory::kStaticBytes, launch_.dynamic_bytes)) {
+      Fail(fmt::format("has {} bytes of shared memory, launched with {}",
+                       needed, launch_.dynamic_bytes));
+    }
     shared_begin_ = pointer;
-    shared_bytes_ = static_cast<int64_t>(bytes);
+    shared_bytes_ = needed;
     device_.shared_range = {pointer, pointer + bytes, true};
     if (every_byte_) shared_traces_.assign(bytes, Trace{});
   }

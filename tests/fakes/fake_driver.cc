@@ -34,6 +34,7 @@ struct CUfunc_st {
   const std::string* text = nullptr;
   std::string entry{};
   size_t num_params = 0;
+  unsigned dynamic_bytes = 0;  // of shared memory that are allowed
 };
 struct CUgraph_st {
   std::shared_ptr<const fusor::test::FakeCapture> work{};
@@ -632,12 +633,29 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module,
   });
 }
 
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
+                            int value) {
+  return The().CallUncaptured("cuFuncSetAttribute", [&] {
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
+        value < 0 || value > fusor::codegen::kMaxSharedBytes) {
+      return The().Break(CUDA_ERROR_INVALID_VALUE,
+                         "cuFuncSetAttribute of another attribute, or for too "
+                         "much shared memory");
+    }
+    function->dynamic_bytes = static_cast<unsigned>(value);
+    return CUDA_SUCCESS;
+  });
+}
+
 CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z,
                         unsigned block_x, unsigned block_y, unsigned block_z,
                         unsigned shared_bytes, CUstream stream, void** params,
                         void** extra) {
   return The().Call("cuLaunchKernel", [&] {
-    if (y * z * block_y * block_z != 1 || shared_bytes != 0 ||
+    if (y * z * block_y * block_z != 1 ||
+        shared_bytes >
+            std::max<int64_t>(function->dynamic_bytes,
+                              fusor::codegen::BlockMemory::kStaticBytes) ||
         extra != nullptr || x == 0 || block_x == 0 || block_x > 1024) {
       return The().Break(CUDA_ERROR_INVALID_VALUE,
                          "cuLaunchKernel with another shape");
@@ -646,8 +664,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z,
     for (size_t i = 0; i < function->num_params; ++i) {
       args.push_back(*static_cast<void**>(params[i]));
     }
-    const fusor::codegen::CudaLaunch launch{function->entry, x,
-                                            static_cast<int>(block_x)};
+    const fusor::codegen::CudaLaunch launch{
+        function->entry, x, static_cast<int>(block_x), shared_bytes};
     return The().Enqueue(
         stream, [function = *function, launch, args](int, const QueueClock&) {
           fusor::test::RunKernel(function, launch, args);

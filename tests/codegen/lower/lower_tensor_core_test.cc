@@ -211,32 +211,63 @@ TEST(LowerTensorCore, RemaindersAreCopiedAsynchronously) {
   EXPECT_THAT(body, HasSubstr("Dot<F16, 4, 32,"));
 }
 
-// A missing barrier is a race in the emulator.
-TEST(LowerTensorCore, TheEmulatorFindsMissingBarriers) {
-  std::vector<TensorCoreCase> cases;
-  cases.emplace_back(test::ParseOrDie(kDirections[0]), 1);
-  std::string text = PrintCuda(cases[0].kernel());
-  const size_t entry = text.find("extern \"C\"");
-  for (int barrier = 0; barrier < 3; ++barrier) {
-    size_t at = entry;
-    for (int i = 0; i <= barrier; ++i) {
-      at = text.find("__syncthreads();", at + 1);
-    }
-    ASSERT_NE(at, std::string::npos);
-    std::string damaged = text;
-    damaged.replace(at, 16, "");
+// Expects that the kernel has that many barriers, and that the emulator finds a
+// race without any of them.
+void ExpectEachBarrierIsNeeded(const TensorCoreCase& c, size_t barriers) {
+  constexpr std::string_view kBarrier = "__syncthreads();";
+  const std::string text = PrintCuda(c.kernel());
+  std::vector<std::string> damaged;
+  for (size_t at = text.find("extern \"C\"");
+       (at = text.find(kBarrier, at)) != std::string::npos; ++at) {
+    damaged.push_back(text);
+    damaged.back().replace(at, kBarrier.size(), "");
+  }
+  ASSERT_EQ(damaged.size(), barriers);
+  const test::EmulatedModule module(damaged);
+  for (size_t barrier = 0; barrier < barriers; ++barrier) {
     std::vector<std::vector<uint8_t>> storage;
     std::vector<test::EmulatedBuffer> buffers;
-    for (const KernelBuffer& buffer : cases[0].kernel().buffers) {
+    for (const KernelBuffer& buffer : c.kernel().buffers) {
       storage.emplace_back(buffer.num_bytes());
       buffers.push_back({storage.back().data(), buffer.num_bytes(),
                          buffer.written, !buffer.written});
     }
-    EXPECT_THAT(test::EmulatedModule(std::span(&damaged, 1))
-                    .Run(0, CudaLaunches(cases[0].kernel()), buffers),
+    EXPECT_THAT(module.Run(barrier, CudaLaunches(c.kernel()), buffers),
                 HasSubstr("shared memory and races with"))
         << barrier;
   }
+}
+
+TEST(LowerTensorCore, TheEmulatorFindsMissingBarriers) {
+  ExpectEachBarrierIsNeeded({test::ParseOrDie(kDirections[0]), 1}, 3);
+}
+
+constexpr const char* kFiveSteps = R"(graph g {
+  %a = data : f16[128,320]
+  %b = data : f16[320,64]
+  %y = matmul(%a, %b) : f16[128,64]
+  return %y as "y"
+})";
+
+// Two barriers in the loop over pairs of steps, one before the last step, one
+// after it, and one after its sums are stored.
+TEST(LowerTensorCore, TheEmulatorFindsMissingBarriersOfTwoBuffers) {
+  ExpectEachBarrierIsNeeded({test::ParseOrDie(kFiveSteps), 1}, 5);
+}
+
+// Two buffers of factors and the sums need more than a block has without
+// asking. A factor that is computed has one buffer.
+TEST(LowerTensorCore, TwoBuffersAreDynamicSharedMemory) {
+  const auto launch = [](const std::string& text) {
+    return CudaLaunches(TensorCoreCase(test::ParseOrDie(text), 1).kernel())[0];
+  };
+  std::string computed = kFiveSteps;
+  computed.replace(computed.find("  %y"), 0,
+                   "  %r = relu(%a) : f16[128,320]\n");
+  computed.replace(computed.find("matmul(%a"), 9, "matmul(%r");
+  EXPECT_EQ(launch(kFiveSteps).dynamic_bytes,
+            128 * 72 * 4 + (128 + 64) * 72 * 2);
+  EXPECT_EQ(launch(computed).dynamic_bytes, 0);
 }
 
 // An instruction reads 16 bytes of each of eight rows. They are in different
@@ -258,7 +289,7 @@ TEST(LowerTensorCore, RowsInSharedMemoryAreInDifferentBanks) {
         }
       });
     }
-    EXPECT_EQ(dots, 1);
+    EXPECT_GE(dots, 1);
   }
 }
 

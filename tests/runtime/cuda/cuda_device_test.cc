@@ -13,7 +13,6 @@
 #include <set>
 
 #include "codegen/compiler.h"
-#include "codegen/cuda/cuda_printer.h"
 #include "ir/interpreter/host_tensor.h"
 #include "ir/state_names.h"
 #include "ir/support/error.h"
@@ -727,34 +726,6 @@ TEST(CudaDevice, AllocatesWorkspacesThatProgramsLack) {
     EXPECT_EQ(backend.driver().used_bytes(), before + 3000);
   }
   EXPECT_EQ(backend.driver().used_bytes(), before + 2000);
-}
-
-// The next call that waits reports the error of a kernel.
-TEST(CudaDevice, SaysWhichCallFailed) {
-  FakeCudaBackend backend;
-  codegen::CompiledKernel compiled;
-  codegen::Kernel& k = compiled.kernel;
-  k.name = "store";
-  k.lanes = k.width = 4;
-  k.buffers = {{"y", DType::kF32, 4, true}};
-  k.registers = {{DType::kF32}};
-  k.phases.emplace_back();
-  compiled.binary = codegen::PrintCuda(k);
-  const size_t body = compiled.binary.rfind('}');
-  compiled.binary.insert(body, "Put(b0 + 100, 1.0f);\n");
-  const auto device = backend.OpenDevice(0, {});
-  const auto stream = device->CreateStream();
-  const auto memory = device->Allocate(16);
-  const auto kernel = device->LoadKernel(compiled);
-  void* args[] = {memory->data()};
-  EXPECT_THAT(FailureOf(
-                  [&] {
-                    stream->Launch(*kernel, args, 1);
-                    stream->Synchronize();
-                  },
-                  ErrorCode::kDevice),
-              AllOf(HasSubstr("CUDA_ERROR_LAUNCH_FAILED"),
-                    HasSubstr("outside all buffers")));
 }
 
 TEST(CudaDevice, AFailedCaptureLeavesTheStreamUsable) {
