@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "codegen/plan/plan.h"
+#include "ir/support/integer_math.h"
 #include "ir/target/conv_problem.h"
 #include "ir/target/target.h"
 
@@ -24,11 +25,6 @@ inline constexpr int64_t kWinogradPoints = 16;
 inline constexpr int64_t kWinogradBlock = 16;  // channels
 // Maximum number of blocks of result channels that are multiplied together.
 inline constexpr int64_t kWinogradGroup = 4;
-
-inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-inline int64_t RoundUp(int64_t n, int64_t multiple) {
-  return CeilDiv(n, multiple) * multiple;
-}
 
 // A 3x3 convolution of stride 1. A data gradient has this form too: its input
 // is the result's gradient, padded by 2 - pad.

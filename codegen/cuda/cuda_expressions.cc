@@ -9,6 +9,7 @@
 
 #include "codegen/cuda/thread_layout.h"
 #include "ir/support/error.h"
+#include "ir/support/integer_math.h"
 #include "ir/support/str.h"
 
 namespace fusor::codegen {
@@ -289,7 +290,7 @@ std::string_view CudaIndexType(const Kernel& kernel) {
       for (const Index::Term& term : index.terms) {
         const Axis& axis = kernel.axes[term.axis];
         const int64_t group = axis.vector ? kernel.lanes : 1;
-        const int64_t end = (axis.extent + group - 1) / group * group;
+        const int64_t end = RoundUp(axis.extent, group);
         sum += std::abs(term.coefficient) * (end - 1);
       }
       reach = std::max(reach, sum);

@@ -97,11 +97,10 @@ IndexValues ValuesOf(const Kernel& kernel, const Index& index,
   IndexValues values;
   for (const Bound* bound : bounds) {
     const std::vector<Index::Term> inner = MovingTerms(kernel, bound->index);
-    if (std::ranges::none_of(inner, [&](const Index::Term& term) {
-          return coefficient(term.axis) != 0;
-        })) {
-      continue;
-    }
+    const bool restricts = std::ranges::any_of(
+        inner,
+        [&](const Index::Term& term) { return Names(index, term.axis); });
+    if (!restricts) continue;
     const int64_t factor = coefficient(inner[0].axis) / inner[0].coefficient;
     const bool contains =
         factor > 0 && std::ranges::all_of(inner, [&](const Index::Term& term) {

@@ -202,6 +202,7 @@ struct IndexedTerm {
 struct Bound {
   Index index;
   int64_t extent = 0;
+  bool operator==(const Bound&) const = default;
 };
 
 struct Stmt {

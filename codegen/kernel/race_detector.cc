@@ -178,6 +178,14 @@ class AccessChecker {
     return Threads() == 1 || (names_lanes(a) && names_lanes(b));
   }
 
+  // Returns whether all bounds of the store also guard the load.
+  static bool HoldTogether(const Access& store, const Access& load) {
+    return std::ranges::all_of(store.bounds, [&](const Bound* bound) {
+      return std::ranges::any_of(
+          load.bounds, [&](const Bound* other) { return *other == *bound; });
+    });
+  }
+
   // Owner of an element: a thread, or one of these.
   static constexpr int64_t kNobody = -1;
   static constexpr int64_t kSeveral = -2;
@@ -309,7 +317,11 @@ class AccessChecker {
     while (accesses_[phase].phase < access.phase) ++phase;
     if (buffer_.local) return CheckLocalLoad(phase, load);
     for (size_t i = phase; i < load; ++i) {
-      if (accesses_[i].stores() && HaveSameOwners(accesses_[i], access)) return;
+      const Access& store = accesses_[i];
+      if (store.stores() && HaveSameOwners(store, access) &&
+          HoldTogether(store, access)) {
+        return;
+      }
     }
     const int64_t missing = FirstUnstored(0, phase);
     FUSOR_ASSERT(missing < 0, "kernel {}: {}: {}[{}] has not been stored yet",

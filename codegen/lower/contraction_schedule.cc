@@ -4,6 +4,7 @@
 
 #include "codegen/kernel/access_analysis.h"
 #include "codegen/kernel/kernel_builder.h"
+#include "ir/support/integer_math.h"
 
 namespace fusor::codegen {
 namespace {
@@ -48,7 +49,7 @@ struct Tile {
 // of FMAs.
 std::vector<TileRange> Tiles(int64_t extent, int64_t size) {
   std::vector<TileRange> ranges;
-  const int64_t tiles = (extent + size - 1) / size;
+  const int64_t tiles = CeilDiv(extent, size);
   const int64_t missing = tiles * size - extent;
   const int64_t full = missing < tiles ? tiles - missing : extent / size;
   if (full > 0) ranges.push_back({0, full, size});
@@ -188,9 +189,8 @@ class Planner {
       factors += contraction_.macs() / contraction_.FreeExtent(1 - f);
     }
     const int64_t most = std::max<int64_t>(1, factors / (2 * result));
-    plan_.chunks =
-        LargestDivisor(Extent(plan_.summed[0]),
-                       std::min(most, (summed + kMaxSummed - 1) / kMaxSummed));
+    plan_.chunks = LargestDivisor(Extent(plan_.summed[0]),
+                                  std::min(most, CeilDiv(summed, kMaxSummed)));
   }
 
   // Gives each task as many rows as half the second-level cache holds, at least

@@ -5,6 +5,8 @@
 #include <span>
 #include <string>
 #include <utility>
+
+#include "ir/support/integer_math.h"
 namespace fusor::codegen {
 namespace {
 
@@ -410,7 +412,7 @@ void LoopPlanner::ChooseChunks(std::span<const size_t> folded) {
   const int64_t tasks = KeptTasks();
   int64_t wanted = 1;
   if (tasks < 2 * target_.threads && elements >= kSplitElements) {
-    wanted = (4 * target_.threads + tasks - 1) / tasks;
+    wanted = CeilDiv(4 * target_.threads, tasks);
   }
   if (IsStrided() && elements >= 8 * kCachedElements) {
     wanted = std::max(wanted, elements / kCachedElements);

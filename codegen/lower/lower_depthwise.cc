@@ -8,6 +8,7 @@
 #include "codegen/lower/lower.h"
 #include "codegen/lower/pool_emitter.h"
 #include "ir/op.h"
+#include "ir/support/integer_math.h"
 
 namespace fusor::codegen {
 namespace {
@@ -149,8 +150,7 @@ class DepthwiseLowering {
         pooled[0] * window[2] * window[3] *
         std::max<int64_t>(channels / builder_.kernel().lanes_per_thread(), 1);
     const int64_t parts = LargestDivisor(
-        pooled[2],
-        (kResidentThreads * target_.threads + threads - 1) / threads);
+        pooled[2], CeilDiv(kResidentThreads * target_.threads, threads));
     const int64_t chunks = pooled[0] * parts;
     const int64_t elements = window[2] * window[3] * channels;
     const int partial = builder_.AddBuffer(

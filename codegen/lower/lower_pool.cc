@@ -7,6 +7,7 @@
 #include "codegen/kernel/kernel_builder.h"
 #include "codegen/lower/lower.h"
 #include "codegen/lower/pool_emitter.h"
+#include "ir/support/integer_math.h"
 #include "ir/target/conv_problem.h"
 
 namespace fusor::codegen {
@@ -210,7 +211,7 @@ class PoolLowering {
     }
     const int64_t block_rows = LargestDivisor(extents[blocked], limit);
     const int64_t tasks = extents[0] * extents[1] * extents[2] / block_rows *
-                          ((shape_[1] + lanes - 1) / lanes);
+                          CeilDiv(shape_[1], lanes);
     iteration_axis_ = -1;
     PoolAxes axes{.first = {runs[0]->first, runs[1]->first}};
     for (size_t d = 0; d < 3; ++d) {

@@ -22,6 +22,7 @@
 #include "codegen/lower/contraction_emitter.h"
 #include "codegen/lower/lower.h"
 #include "ir/support/error.h"
+#include "ir/support/integer_math.h"
 #include "ir/target/conv_problem.h"
 
 namespace fusor::codegen {
@@ -33,8 +34,8 @@ constexpr int64_t kStep = ir::kTensorCoreTile;
 constexpr int64_t kColumns = ir::kTensorCoreTile;
 constexpr int64_t kWidth = 8;        // elements of a thread
 constexpr int64_t kThreadRows = 32;  // rows of threads
-// Rows of a tile: the larger number, unless tiles of the smaller one are enough
-// and their last one extends less beyond the rows of the result.
+// Rows of a tile: the larger number, unless tiles of the smaller one extend
+// less beyond the rows of the result.
 constexpr int64_t kManyRows = 2 * ir::kTensorCoreTile;
 constexpr int64_t kFewRows = ir::kTensorCoreTile;
 // Divides the depth of kDot.
@@ -51,8 +52,6 @@ constexpr int64_t kStepsPerChunk = 8;
 constexpr int64_t kMostSums = 64;
 
 constexpr AxisPart kNoLoop{-1, 0};
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The axes of the nest.
 struct Axes {
@@ -208,8 +207,7 @@ void TensorCoreLowering::EmitTiles() {
       Part{.factor = contraction_.column_factor,
            .free_axis = axes_.column,
            .free = kColumns}};
-  dot_ = {.depth = std::min(
-              kStep, CeilDiv(Extent(axes_.summed), kDepthUnit) * kDepthUnit)};
+  dot_ = {.depth = std::min(kStep, RoundUp(Extent(axes_.summed), kDepthUnit))};
   int64_t elements = 0;
   for (size_t i = 0; i < factor_parts_.size(); ++i) {
     Part& part = factor_parts_[i];

@@ -7,6 +7,7 @@
 #include "codegen/kernel/kernel_builder.h"
 #include "codegen/lower/lower.h"
 #include "ir/support/error.h"
+#include "ir/support/integer_math.h"
 
 namespace fusor::codegen {
 namespace {
@@ -91,7 +92,7 @@ class ReduceLowering {
       if (gap || squares_) runs_.push_back({buffer, end, 0});
       runs_.back().length += elements;
       gap = elements % unit != 0;
-      end += (elements + unit - 1) / unit * unit;
+      end += RoundUp(elements, unit);
     }
     if (span.size() == 1) end = body_.input(span[0])->type().num_elements();
     builder_.AddBuffer(body_.input(span[0])->name(), dtype, end,

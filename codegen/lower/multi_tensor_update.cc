@@ -6,6 +6,7 @@
 #include "codegen/lower/layout_stores.h"
 #include "codegen/lower/lower.h"
 #include "ir/support/error.h"
+#include "ir/support/integer_math.h"
 
 namespace fusor::codegen {
 namespace {
@@ -104,7 +105,7 @@ class UpdateLowering {
   // Returns the elements of the tensor with its padding, in `dtype`.
   int64_t PaddedElements(size_t t, ir::DType dtype) const {
     const int64_t unit = kBufferAlignment / DTypeSize(dtype);
-    return (body_.input(t)->type().num_elements() + unit - 1) / unit * unit;
+    return RoundUp(body_.input(t)->type().num_elements(), unit);
   }
 
   // Returns whether all copies have the tensor's layout and padded size, so

@@ -6,6 +6,7 @@
 #include "codegen/lower/lower.h"
 #include "ir/interpreter/strided_loops.h"
 #include "ir/op.h"
+#include "ir/support/integer_math.h"
 
 namespace fusor::codegen {
 namespace {
@@ -84,7 +85,7 @@ class ScatterLowering {
       if (owned) tasks *= updates_.shape[u];
     }
     const int64_t lanes = builder_.kernel().lanes;
-    if (vector_ >= 0) tasks *= (updates_.shape[vector_] + lanes - 1) / lanes;
+    if (vector_ >= 0) tasks *= CeilDiv(updates_.shape[vector_], lanes);
     const int64_t ranges = Ranges(tasks);
     if (ranges > 1) {
       range_ = builder_.AddAxis("range", ranges);
@@ -110,7 +111,7 @@ class ScatterLowering {
       return 1;
     }
     const int64_t most = target_.simt ? kMaxRangesSimt : kMaxRanges;
-    const int64_t wanted = (2 * target_.threads + tasks - 1) / tasks;
+    const int64_t wanted = CeilDiv(2 * target_.threads, tasks);
     return LargestDivisor(result_.shape[FirstIndexed()],
                           std::min(wanted, most));
   }

@@ -27,6 +27,7 @@
 
 #include "ir/library_fusion.h"
 #include "ir/op.h"
+#include "ir/support/integer_math.h"
 #include "ir/support/str.h"
 #include "ir/target/conv_problem.h"
 #include "ir/target/cost.h"
@@ -518,11 +519,10 @@ class ContractionFusion {
           return IsElementwise(*node);
         });
     // On a GPU, each tile along the other factor computes it again.
-    const int64_t times = target_.simt
-                              ? (region.contraction.FreeExtent(1 - factor) +
-                                 ir::kTensorCoreTile - 1) /
-                                    ir::kTensorCoreTile
-                              : 1;
+    const int64_t times =
+        target_.simt ? CeilDiv(region.contraction.FreeExtent(1 - factor),
+                               ir::kTensorCoreTile)
+                     : 1;
     const int64_t fmas = target_.simt ? 1 : kFmasPerCycle;
     *prologue_ns += static_cast<int64_t>(
         2 * fmas * kPrologueCycles *

@@ -157,6 +157,40 @@ TEST(Guard, ResultsMustBeComplete) {
       testing::ThrowsMessage<Error>(HasSubstr("result[240] is never stored")));
 }
 
+// Guards within guards leave out more.
+TEST(Guard, ResultsOfNestedGuardsMustBeComplete) {
+  Kernel kernel = PaddingKernel(20);
+  Stmt inner = Second(kernel);
+  inner.bounds = {inner.bounds[0]};
+  --inner.bounds[0].extent;
+  Second(kernel).body = {inner};
+  Verify(kernel);
+  EXPECT_THAT(
+      [&] { CheckResults(kernel); },
+      testing::ThrowsMessage<Error>(HasSubstr("result[240] is never stored")));
+}
+
+// A thread loads from scratch memory what it has stored, in the same guard.
+TEST(Guard, ScratchMustBeStoredBeforeItIsLoaded) {
+  Kernel kernel = PaddingKernel(20);
+  kernel.buffers[kResult].scratch = true;
+  Stmt& store = Second(kernel).body.back();
+  Stmt load = store;
+  load.kind = StmtKind::kLoad;
+  load.dst = 0;
+  load.src = {-1, -1, -1};
+  Second(kernel).body.push_back(load);
+  Verify(kernel);
+  Stmt fewer = Second(kernel);
+  fewer.body.pop_back();
+  fewer.bounds.pop_back();
+  fewer.bounds[0].extent = 5;
+  Second(kernel).body = {fewer, load};
+  EXPECT_THAT([&] { Verify(kernel); },
+              testing::ThrowsMessage<Error>(
+                  HasSubstr("result[0] has not been stored yet")));
+}
+
 TEST(Guard, BoundsAreOfOneToOneIndices) {
   ExpectRejected(
       [](Kernel& k) { First(k).bounds[0].index.terms[0].coefficient = 7; },
