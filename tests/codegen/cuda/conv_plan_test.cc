@@ -136,7 +136,8 @@ TEST_F(ConvPlanTest, PointwiseConvolutionsMayBeGenerated) {
         std::tuple{64, 1, DType::kBF16, true},
         std::tuple{64, 1, DType::kF32, false},
         std::tuple{64, 3, DType::kF16, false},
-        std::tuple{96, 1, DType::kF16, false}}) {
+        std::tuple{96, 1, DType::kF16, true},
+        std::tuple{100, 1, DType::kF16, false}}) {
     ir::Graph graph;
     ir::Builder b(graph);
     const auto input = [&](const ir::Shape& shape) {
