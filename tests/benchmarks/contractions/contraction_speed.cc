@@ -1,5 +1,5 @@
-// Measures the generated kernels of ResNet-50's 1x1 convolutions beside
-// oneDNN's, in the layouts that oneDNN prefers: each shape in three directions,
+// Measures the generated kernels of ResNet-50's 1x1 convolutions beside the
+// library's, in the layouts that it prefers: each shape in three directions,
 // alone and with x = relu(y * scale + shift) computed from y (forward, weight
 // gradient). The library then needs a kernel of its own for x. Measures matmuls
 // of a ViT-B/16, too. All variants of a shape run alternately; prints medians,
@@ -191,8 +191,9 @@ codegen::Kernel FmaKernel(const ir::Target& target, int64_t* fmas) {
 // One direction of a shape.
 class ConvCase {
  public:
-  ConvCase(Bench& bench, const ConvShape& shape, int direction, int64_t batch)
-      : bench_(bench), direction_(direction) {
+  ConvCase(Bench& bench, const ConvShape& shape, int direction, int64_t batch,
+           ir::DType dtype)
+      : bench_(bench), direction_(direction), dtype_(dtype) {
     const int64_t result = (shape.image - 1) / shape.stride + 1;
     x_ = {batch, shape.in, shape.image, shape.image};
     y_ = {batch, shape.out, result, result};
@@ -219,7 +220,7 @@ class ConvCase {
     ir::Builder b(graph);
     std::vector<ir::Value*> operands;
     for (size_t i = 0; i < 2; ++i) {
-      const ir::TensorType type{ir::DType::kF32, *shapes[direction_][i],
+      const ir::TensorType type{dtype_, *shapes[direction_][i],
                                 i < layouts.size() ? layouts[i] : ir::Layout{}};
       operands.push_back(i == 0 && computed
                              ? AddNormalised(b, type)
@@ -308,17 +309,19 @@ class ConvCase {
 
   Bench& bench_;
   const int direction_;
+  const ir::DType dtype_;
   ir::Shape x_, y_, w_;
   ir::Attrs attrs_;
 };
 
 // Returns the generated kernel of a matmul, and the library's call.
 std::vector<Bench::Program> MatmulPrograms(Bench& bench,
-                                           const MatmulShape& shape) {
+                                           const MatmulShape& shape,
+                                           ir::DType dtype) {
   const auto type = [&](int64_t rows, int64_t columns) {
     ir::Shape dims{rows, columns};
     if (shape.batch > 0) dims.insert(dims.begin(), shape.batch);
-    return ir::TensorType{ir::DType::kF32, dims, {}};
+    return ir::TensorType{dtype, dims, {}};
   };
   ir::Graph graph("matmul");
   ir::Builder b(graph);
@@ -354,7 +357,12 @@ struct Options {
   int matmuls = std::size(kMatmuls);
   int threads = 2;
   bool cpu_time = false;
+  bool bf16 = false;
 };
+
+ir::DType DTypeOf(const Options& options) {
+  return options.bf16 ? ir::DType::kBF16 : ir::DType::kF32;
+}
 
 // Sums over the layers of ResNet-50.
 struct Totals {
@@ -373,12 +381,13 @@ void RunRounds(Bench& bench, int rounds,
 
 void MeasureMatmuls(Bench& bench, const Options& options) {
   fmt::print(
-      "\n| matmul | generated GFLOP/s | oneDNN GFLOP/s | oneDNN / generated "
+      "\n| matmul | generated GFLOP/s | library GFLOP/s | library / generated "
       "time |\n|---|---|---|---|\n");
   const size_t kept = bench.num_memories();
   for (int i = 0; i < options.matmuls; ++i) {
     const MatmulShape& shape = kMatmuls[i];
-    std::vector<Bench::Program> programs = MatmulPrograms(bench, shape);
+    std::vector<Bench::Program> programs =
+        MatmulPrograms(bench, shape, DTypeOf(options));
     RunRounds(bench, options.rounds, programs);
     const double gflop =
         2e-9 * static_cast<double>(std::max<int64_t>(1, shape.batch) * shape.m *
@@ -399,15 +408,15 @@ void Measure(Bench& bench, const Options& options) {
                   {bench.Allocate(4), bench.Allocate(1 << 20)}, limit);
   const size_t kept = bench.num_memories();
   fmt::print(
-      "| convolution | direction | generated GFLOP/s | oneDNN GFLOP/s | "
-      "oneDNN / generated time | same with fused x |\n"
+      "| convolution | direction | generated GFLOP/s | library GFLOP/s | "
+      "library / generated time | same with fused x |\n"
       "|---|---|---|---|---|---|\n");
   Totals totals[3];
   for (int s = 0; s < options.shapes; ++s) {
     const ConvShape& shape = kShapes[s];
     for (int direction = 0; direction < 3; ++direction) {
       if (direction == 1 && shape.stride > 1) continue;
-      ConvCase conv(bench, shape, direction, options.batch);
+      ConvCase conv(bench, shape, direction, options.batch, DTypeOf(options));
       const auto best = conv.Best();
       if (!best.has_value()) continue;
       std::vector<Bench::Program> programs;
@@ -464,6 +473,7 @@ int main(int argc, char** argv) {
   app.add_option("--shapes", options.shapes, "Only the first convolutions");
   app.add_option("--matmuls", options.matmuls, "Only the first matmuls");
   app.add_option("--threads", options.threads, "Threads");
+  app.add_flag("--bf16", options.bf16, "bf16 in place of f32");
   app.add_flag("--cpu-time", options.cpu_time,
                "Measure time of CPUs, for busy machines");
   CLI11_PARSE(app, argc, argv);
