@@ -271,9 +271,6 @@ class Verifier {
       case StmtKind::kReduceBlock:
       case StmtKind::kStoreTile:
       case StmtKind::kScatterAdd:
-      case StmtKind::kDot:
-      case StmtKind::kStoreMatrix:
-      case StmtKind::kBarrier:
         FUSOR_ASSERT(false, "kernel {}: {}: inside a guard", kernel_.name,
                      Print(stmt));
       case StmtKind::kStore: {
@@ -440,6 +437,8 @@ class Verifier {
     FUSOR_ASSERT(IsBlocked() && vector_axis_ < 0, "kernel {}: {}: {}",
                  kernel_.name, Print(stmt),
                  IsBlocked() ? "inside a vector axis" : "no thread blocks");
+    FUSOR_ASSERT(bounds_.empty(), "kernel {}: {}: inside a guard", kernel_.name,
+                 Print(stmt));
   }
 
   const KernelBuffer& LocalBuffer(const Stmt& stmt, int buffer) const {

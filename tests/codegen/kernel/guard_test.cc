@@ -218,6 +218,22 @@ TEST(Guard, RejectsWhatAllThreadsMustExecute) {
       "one thread stores inside a guard");
 }
 
+TEST(Guard, RejectsMatrices) {
+  ExpectRejected(
+      [](Kernel& k) {
+        k.registers.push_back({DType::kF32});
+        k.registers.back().rows = k.registers.back().columns = 16;
+        const auto matrix = static_cast<int>(k.registers.size()) - 1;
+        Stmt guard{.kind = StmtKind::kGuard, .bounds = First(k).bounds};
+        guard.bounds.pop_back();
+        guard.body = {
+            {.kind = StmtKind::kInit, .dst = matrix, .op = ir::ScalarOp::kAdd}};
+        std::vector<Stmt>& body = k.phases[0].body;
+        body.insert(body.begin(), guard);
+      },
+      "inside a guard");
+}
+
 TEST(Guard, RegistersInsideAreNotDefinedAfterIt) {
   ExpectRejected(
       [](Kernel& k) {
