@@ -168,13 +168,13 @@ TEST(LowerTensorCore, SumsOfIntegersAreExact) {
   }
 }
 
-// The result has 66 tiles of rows, more than one block adds.
+// The result has 67 tiles of rows: a prime, and more than one block adds.
 TEST(LowerTensorCore, AddsColumnSumsInGroups) {
   TensorCoreCase c(test::ParseOrDie(R"(graph sums {
-    %a = data : f16[8448,64]
+    %a = data : f16[8576,64]
     %b = data : f16[64,64]
-    %y = matmul(%a, %b) : f16[8448,64]
-    %wide = cast(%y) {dtype="f32"} : f32[8448,64]
+    %y = matmul(%a, %b) : f16[8576,64]
+    %wide = cast(%y) {dtype="f32"} : f32[8576,64]
     %sum = reduce(%wide) {kind="sum", dims=[0]} : f32[64]
     %mean = mul(%sum, %sum) : f32[64]
     return %mean as "mean", %y as "y"
