@@ -47,8 +47,8 @@ constexpr int64_t kPadding = 8;
 // steps a chunk, at least: a chunk's sums are stored and loaded once more.
 constexpr int64_t kBlocks = 2;
 constexpr int64_t kStepsPerChunk = 8;
-// One block adds the column sums of at most this many tiles. If there are more,
-// a phase before adds groups of them.
+// Column sums of more tiles than this are added in two phases, first in groups
+// of at most this many.
 constexpr int64_t kMostSums = 64;
 
 constexpr AxisPart kNoLoop{-1, 0};

@@ -18,12 +18,6 @@ inline Stmt Loop(int axis, std::vector<Stmt> body) {
   return {.kind = StmtKind::kLoop, .axis = axis, .body = std::move(body)};
 }
 
-inline Stmt Guard(std::vector<codegen::Bound> bounds, std::vector<Stmt> body) {
-  return {.kind = StmtKind::kGuard,
-          .body = std::move(body),
-          .bounds = std::move(bounds)};
-}
-
 inline Stmt Constant(int dst, double value) {
   return {.kind = StmtKind::kConstant, .dst = dst, .constant = value};
 }
