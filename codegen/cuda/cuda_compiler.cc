@@ -192,8 +192,12 @@ std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
   return candidates;
 }
 
+std::string CudaCompiler::TextOf(const codegen::Kernel& kernel) const {
+  return PrintCuda(kernel, codegen::MatrixUnitOf(target_));
+}
+
 std::string CudaCompiler::CompileKernel(const codegen::Kernel& kernel) const {
-  return CompileText(kernel.name, PrintCuda(kernel), "kernel.cu",
+  return CompileText(kernel.name, TextOf(kernel), "kernel.cu",
                      ErrorCode::kInternal)
       .code;
 }
@@ -219,7 +223,7 @@ void CudaCompiler::PrepareCall(codegen::LibraryCall& call) const {
 
 std::vector<codegen::KernelArtifact> CudaCompiler::KernelArtifacts(
     const codegen::Kernel& kernel) const {
-  std::string text = PrintCuda(kernel);
+  std::string text = TextOf(kernel);
   NvrtcCompiler::Output output =
       CompileText(kernel.name, text, "kernel.cu", ErrorCode::kInternal);
   std::string resources;

@@ -47,6 +47,7 @@ class CudaCompiler : public codegen::TargetCompiler {
   std::string LibraryVersion() const override;
 
  private:
+  std::string TextOf(const codegen::Kernel& kernel) const;
   // `name`: of the kernel, for warnings.
   NvrtcCompiler::Output CompileText(const std::string& name,
                                     const std::string& text,

@@ -1,4 +1,7 @@
+#include <fmt/format.h>
+
 #include <string>
+#include <string_view>
 
 #include "codegen/cuda/cuda_expressions.h"
 
@@ -13,7 +16,7 @@ constexpr std::string_view kTypes = R"cuda(#ifndef FUSOR_PRELUDE
 #define FUSOR_ON_READ(pointer, bytes)
 #define FUSOR_ON_WRITE(pointer, bytes)
 #define FUSOR_DYNAMIC_SHARED(name, bytes) \
-  extern __shared__ __align__(16) unsigned char name[]
+  extern __shared__ __align__(1024) unsigned char name[]
 #define FUSOR_ON_SHARED(pointer, bytes)
 #define FUSOR_ON_SHARED_READ(pointer, bytes)
 #define FUSOR_ON_SHARED_WRITE(pointer, bytes)
@@ -489,8 +492,8 @@ FUSOR_DEVICE void WaitForCopies() {
 }
 #endif
 
-// Matrices of a block's threads. Its warps are a grid of WarpColumns columns over
-// the matrix; each has R x C tiles of 16 rows and 8 columns. Lane l of a warp has
+// Matrices of a block's threads. Its warps are a grid over the matrix, one column
+// of WarpRows warps after another; each has R x C tiles of 16 rows and 8 columns. Lane l of a warp has
 // four elements of a tile: columns l % 4 * 2 and the next, in rows l / 4 and
 // l / 4 + 8. Layouts of lanes: PTX ISA, "Matrix Fragments for mma.m16n8k16" and
 // "ldmatrix".
@@ -538,15 +541,27 @@ FUSOR_DEVICE void ZeroMatrix(float (&sums)[R][C][4]) {
   for (int i = 0; i < R * C * 4; ++i) sums[i / 4 / C][i / 4 % C][i % 4] = 0.0f;
 }
 
+// Returns the place of an element of a factor, tiles of 64x64 elements: the 16-byte
+// units of eight rows are in different banks. The place of index + 512 is 512
+// further.
+template <class I> FUSOR_DEVICE I Swizzle(I index) {
+  return index ^ (index >> 6 & 7) << 3;
+}
+// Returns the place of element [i + row, k] of a factor or, if DepthMajor, of
+// [i, k + row]. REQUIRES: 8 divides i and k, and row < 8.
+template <bool DepthMajor>
+FUSOR_DEVICE int FactorPlace(int i, int k, int row) {
+  return DepthMajor ? i / 64 * 4096 + k * 64 + Swizzle(row * 64 + i % 64)
+                    : i * 64 + Swizzle(row * 64 + k);
+}
+
 // Adds the products of a[row, k] and b[column, k], k < Depth, in shared memory.
-// Rows of memory are Stride elements apart; with DepthMajor, they are those of one
-// k. Strides that are odd multiples of 8 use all banks.
-template <class D, int WarpColumns, int Depth, int AStride, bool ADepthMajor,
-          int BStride, bool BDepthMajor, int R, int C>
+template <class D, int WarpRows, int Depth, bool ADepthMajor, bool BDepthMajor,
+          int R, int C>
 FUSOR_DEVICE void Dot(float (&sums)[R][C][4], const u16* a, const u16* b) {
   const int warp = threadIdx.x / 32;
-  const int row = warp / WarpColumns * (R * 16);
-  const int column = warp % WarpColumns * (C * 8);
+  const int row = warp % WarpRows * (R * 16);
+  const int column = warp / WarpRows * (C * 8);
   // The row of a matrix of 8x8 elements that this lane addresses, and where that
   // matrix is in one of 16x16.
   const int at = threadIdx.x % 8;
@@ -559,15 +574,13 @@ FUSOR_DEVICE void Dot(float (&sums)[R][C][4], const u16* a, const u16* b) {
     for (int i = 0; i < R; ++i) {
       const int first = row + i * 16 + minor, depth = k + major;
       LoadMatrices<ADepthMajor>(
-          as[i], ADepthMajor ? a + (depth + at) * AStride + first
-                             : a + (first + at) * AStride + depth);
+          as[i], a + FactorPlace<ADepthMajor>(first, depth, at));
     }
 #pragma unroll
     for (int j = 0; j < C / 2; ++j) {
       const int first = column + j * 16 + major, depth = k + minor;
       LoadMatrices<BDepthMajor>(
-          bs[j], BDepthMajor ? b + (depth + at) * BStride + first
-                             : b + (first + at) * BStride + depth);
+          bs[j], b + FactorPlace<BDepthMajor>(first, depth, at));
     }
 #pragma unroll
     for (int i = 0; i < R; ++i) {
@@ -580,11 +593,76 @@ FUSOR_DEVICE void Dot(float (&sums)[R][C][4], const u16* a, const u16* b) {
   }
 }
 
-template <int WarpColumns, int Stride, int R, int C>
+// Products of groups of four warps: wgmma, of sm_90a. A group reads its factors in
+// shared memory while its threads go on. Its 64 rows are those of four warps.
+#ifndef FUSOR_EMULATED
+FUSOR_DEVICE u32 SharedAddress(const void* pointer) {
+  return (u32)__cvta_generic_to_shared(pointer);
+}
+// Lets tensor cores read what this thread has stored, after the next barrier.
+FUSOR_DEVICE void PublishFactors() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// Keeps the compiler from moving accesses to the sums across this point.
+template <int C> FUSOR_DEVICE void PinSums(float (&sums)[C][4]) {
+#pragma unroll
+  for (int i = 0; i < C * 4; ++i) {
+    asm volatile("" : "+f"(sums[i / 4][i % 4])::"memory");
+  }
+}
+// Precedes products that add to sums in registers.
+template <int C> FUSOR_DEVICE void BeginProducts(float (&sums)[C][4]) {
+  PinSums(sums);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+FUSOR_DEVICE void CommitProducts() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Waits until all products are added.
+template <int C> FUSOR_DEVICE void WaitForProducts(float (&sums)[1][C][4]) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  PinSums(sums[0]);
+}
+#endif
+
+// Describes a factor in shared memory whose tiles of 64x64 elements are swizzled.
+// PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout": with
+// DepthMajor, the leading offset is from tile to tile and the stride from 8 rows
+// to the next; without, the stride is, and there is no leading offset.
+template <bool DepthMajor>
+FUSOR_DEVICE u64 FactorDescriptor(const u16* from) {
+  const u64 start = (SharedAddress(from) & 0x3ffff) >> 4;
+  const u64 leading = DepthMajor ? 64 * 64 * 2 >> 4 : 1;
+  const u64 stride = 8 * 64 * 2 >> 4;
+  const u64 swizzle128 = 1;
+  return start | leading << 16 | stride << 32 | swizzle128 << 62;
+}
+
+// Dot, which WaitForProducts completes.
+template <class D, int WarpRows, int Depth, bool ADepthMajor, bool BDepthMajor,
+          int C>
+FUSOR_DEVICE void GroupDot(float (&sums)[1][C][4], const u16* a, const u16* b) {
+  constexpr int kTile = 64 * 64;
+  constexpr int kGroupRows = WarpRows / 4;
+  const int group = __shfl_sync(0xffffffffu, (int)(threadIdx.x / 128), 0, 32);
+  a += group % kGroupRows * kTile;
+  b += group / kGroupRows * (C / 8) * kTile;
+  BeginProducts(sums[0]);
+#pragma unroll
+  for (int k = 0; k < Depth; k += 16) {
+    MultiplyGroup<ADepthMajor, BDepthMajor>(
+        D(), sums[0],
+        FactorDescriptor<ADepthMajor>(a + (ADepthMajor ? k * 64 : k)),
+        FactorDescriptor<BDepthMajor>(b + (BDepthMajor ? k * 64 : k)));
+  }
+  CommitProducts();
+}
+
+template <int WarpRows, int Stride, int R, int C>
 FUSOR_DEVICE void StoreMatrix(float* to, const float (&sums)[R][C][4]) {
   const int warp = threadIdx.x / 32;
-  const int row = warp / WarpColumns * (R * 16) + threadIdx.x % 32 / 4;
-  const int column = warp % WarpColumns * (C * 8) + threadIdx.x % 4 * 2;
+  const int row = warp % WarpRows * (R * 16) + threadIdx.x % 32 / 4;
+  const int column = warp / WarpRows * (C * 8) + threadIdx.x % 4 * 2;
   float* own = to + row * Stride + column;
 #pragma unroll
   for (int i = 0; i < R; ++i) {
@@ -603,12 +681,45 @@ FUSOR_DEVICE void StoreMatrix(float* to, const float (&sums)[R][C][4]) {
 #endif  // FUSOR_PRELUDE
 )cuda";
 
+// Returns functions that add the product of 64 rows and `columns` columns, 16
+// deep, to sums of a group of four warps.
+std::string MultiplyGroup(int columns, std::string_view tag,
+                          std::string_view type) {
+  const int sums = columns / 2;  // of a thread
+  std::string registers;
+  std::string operands;
+  for (int i = 0; i < sums; ++i) {
+    const char* comma = i == 0 ? "" : ", ";
+    registers += fmt::format("{}%{}", comma, i);
+    operands += fmt::format("{}\"+f\"(sums[{}][{}])", comma, i / 4, i % 4);
+  }
+  return fmt::format(
+      R"cuda(template <bool ADepthMajor, bool BDepthMajor>
+FUSOR_DEVICE void MultiplyGroup({}, float (&sums)[{}][4], u64 a, u64 b) {{
+  asm volatile("wgmma.mma_async.sync.aligned.m64n{}k16.f32.{}.{} {{{}}}, %{}, %{}, 1, 1, 1, %{}, %{};"
+               : {}
+               : "l"(a), "l"(b), "n"(ADepthMajor), "n"(BDepthMajor));
+}}
+)cuda",
+      tag, columns / 8, columns, type, type, registers, sums, sums + 1,
+      sums + 2, sums + 3, operands);
+}
+
+std::string MultiplyGroups() {
+  std::string out = "#ifndef FUSOR_EMULATED\n";
+  for (const int columns : {64, 128}) {
+    out += MultiplyGroup(columns, "F16", "f16");
+    out += MultiplyGroup(columns, "BF16", "bf16");
+  }
+  return out + "#endif\n";
+}
+
 }  // namespace
 
 std::string_view CudaPrelude() {
   static const std::string text =
       std::string(kTypes) + std::string(kMemory) + std::string(kElements) +
-      std::string(kReductions) + std::string(kMatrices);
+      std::string(kReductions) + MultiplyGroups() + std::string(kMatrices);
   return text;
 }
 

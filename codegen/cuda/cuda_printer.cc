@@ -21,12 +21,12 @@ namespace {
 using ir::DType;
 
 // Increment when the same kernel IR gives different text after the prelude.
-constexpr int kRevision = 7;
+constexpr int kRevision = 8;
 
 class PhasePrinter {
  public:
   PhasePrinter(const Kernel& kernel, const Phase& phase,
-               std::string_view index_type)
+               std::string_view index_type, MatrixUnit unit)
       : kernel_(kernel),
         phase_(phase),
         int_(index_type),
@@ -34,7 +34,8 @@ class PhasePrinter {
         x_(ThreadsAlong(kernel, phase)),
         y_(static_cast<int>(NumRows(kernel, phase))),
         block_axis_(BlockAxis(kernel, phase)),
-        memory_(MemoryOf(kernel, phase)) {
+        memory_(MemoryOf(kernel, phase)),
+        matrices_(kernel, phase, x_ * y_, unit) {
     const auto use = [&](int buffer) {
       if (kernel.buffers[buffer].local) local_.insert(buffer);
     };
@@ -67,6 +68,9 @@ class PhasePrinter {
                    std::forward<Args>(args)...);
     out_ += '\n';
   }
+  void LineUnlessEmpty(const std::string& text) {
+    if (!text.empty()) Line("{}", text);
+  }
 
   // --- Function prologue -----------------------------------------------------
 
@@ -90,7 +94,8 @@ class PhasePrinter {
     if (memory_.is_dynamic()) {
       Line("FUSOR_DYNAMIC_SHARED(shared, {});", memory_.bytes);
     } else {
-      Line("__shared__ __align__(16) unsigned char shared[{}];", memory_.bytes);
+      Line("__shared__ __align__({}) unsigned char shared[{}];",
+           kSharedAlignment, memory_.bytes);
     }
     Line("FUSOR_ON_SHARED(shared, {});", memory_.bytes);
     for (const int b : local_) {
@@ -125,9 +130,7 @@ class PhasePrinter {
       const std::string_view type = CudaType(ArithOf(info.dtype));
       const char* unused = read.contains(reg) ? "" : "[[maybe_unused]] ";
       if (info.rows > 0) {
-        const WarpGrid warps = Warps(reg);
-        Line("float r{}[{}][{}][4];", reg, info.rows / warps.rows / 16,
-             info.columns / warps.columns / 8);
+        Line("{}", matrices_.Declaration(reg));
       } else if (info.vector) {
         Line("{}{} r{}[{}];", unused, type, reg, width_);
       } else {
@@ -213,15 +216,18 @@ class PhasePrinter {
       case StmtKind::kConstant:
         return Set(stmt, CudaConstant(Info(stmt.dst).dtype, stmt.constant));
       case StmtKind::kDot:
-        return PrintDot(stmt);
+        CloseLanes();
+        all_read_ = false;
+        return Line("{}", matrices_.Dot(stmt));
       case StmtKind::kStoreMatrix:
         CloseLanes();
-        return Line("StoreMatrix<{}, {}>({}, r{});", Warps(stmt.src[0]).columns,
-                    stmt.dot.factors[0].stride, Place(stmt), stmt.src[0]);
+        LineUnlessEmpty(matrices_.BeforeStore(stmt));
+        return Line("{}", matrices_.Store(stmt, Place(stmt)));
       case StmtKind::kBarrier:
         CloseLanes();
         all_read_ = true;
         if (copies_) Line("WaitForCopies();");
+        LineUnlessEmpty(matrices_.BeforeBarrier());
         return Line("__syncthreads();");
       case StmtKind::kGuard:
         return PrintGuard(stmt);
@@ -245,22 +251,6 @@ class PhasePrinter {
       case StmtKind::kAccumulate:
         return PrintAccumulate(stmt);
     }
-  }
-
-  WarpGrid Warps(int reg) const { return WarpsOf(kernel_, Info(reg), x_ * y_); }
-
-  void PrintDot(const Stmt& stmt) {
-    CloseLanes();
-    std::string arguments;
-    std::string layouts;
-    for (const Dot::Factor& factor : stmt.dot.factors) {
-      arguments += fmt::format(", b{} + {}", factor.buffer, factor.offset);
-      layouts += fmt::format(", {}, {}", factor.stride, factor.depth_major);
-    }
-    const DType dtype = kernel_.buffers[stmt.dot.factors[0].buffer].dtype;
-    Line("Dot<{}, {}, {}{}>(r{}{});", CudaTag(dtype), Warps(stmt.dst).columns,
-         stmt.dot.depth, layouts, stmt.dst, arguments);
-    all_read_ = false;
   }
 
   // Threads without active lanes skip loops, if the others do not wait for them
@@ -331,6 +321,8 @@ class PhasePrinter {
 
   void PrintSerialLoop(const Stmt& stmt) {
     if (Overlaps(stmt)) Line("#pragma unroll {}", kUnroll);
+    if (const int turns = matrices_.Unroll(stmt); turns > 0)
+      Line("#pragma unroll {}", turns);
     const Prefetch prefetch = PrefetchOf(kernel_, stmt, vector_axis_);
     if (!prefetch.loads.empty()) return PrintPrefetching(stmt, prefetch);
     OpenLoop(stmt, "a", 1, 0, kernel_.axes[stmt.axis].extent);
@@ -534,6 +526,9 @@ class PhasePrinter {
   }
 
   std::string Place(const Stmt& stmt) const {
+    if (matrices_.IsFactor(stmt.buffer)) {
+      return fmt::format("b{} + {}", stmt.buffer, SwizzledIndex(stmt.index));
+    }
     std::string index = CudaIndex(stmt.index);
     for (const IndexedTerm& term : stmt.indexed) {
       index +=
@@ -756,6 +751,7 @@ class PhasePrinter {
   const int x_, y_;  // threads
   const int block_axis_;
   const BlockMemory memory_;
+  const MatrixPrinter matrices_;
   std::set<int> local_;  // local buffers of the phase
   bool copies_ = false;  // there was an asynchronous copy
   std::string out_;
@@ -773,13 +769,13 @@ std::string CudaTextRevision() {
   return fmt::format("r{} {:016x}", kRevision, HashBytes(CudaPrelude()));
 }
 
-std::string PrintCuda(const Kernel& kernel) {
+std::string PrintCuda(const Kernel& kernel, MatrixUnit unit) {
   std::string out = fmt::format("// {}\n", KernelStamp(kernel));
   out += CudaPrelude();
   const std::string_view index_type = CudaIndexType(kernel);
   const std::vector<CudaLaunch> launches = CudaLaunches(kernel);
   for (size_t p = 0; p < kernel.phases.size(); ++p) {
-    out += "\n" + PhasePrinter(kernel, kernel.phases[p], index_type)
+    out += "\n" + PhasePrinter(kernel, kernel.phases[p], index_type, unit)
                       .Print(launches[p].entry);
   }
   return out;

@@ -11,6 +11,7 @@
 
 #include <string>
 
+#include "codegen/cuda/matrix_printer.h"
 #include "codegen/cuda/thread_layout.h"
 #include "codegen/kernel/kernel_ir.h"
 
@@ -19,7 +20,8 @@ namespace fusor::codegen {
 // Returns a translation unit with all phases' entries as extern "C" functions.
 // It starts with a comment that holds KernelStamp. Deterministic: kernels of
 // the same identity have the same text. REQUIRES: Verify accepts the kernel.
-std::string PrintCuda(const Kernel& kernel);
+// `unit`: which instructions multiply matrices.
+std::string PrintCuda(const Kernel& kernel, MatrixUnit unit = MatrixUnit::kMma);
 
 // Returns a revision for cache keys. It changes whenever the same kernel IR may
 // give different text.

@@ -90,25 +90,4 @@ int64_t AlignedElements(const Kernel& kernel, const Stmt& access,
   return all;
 }
 
-WarpGrid WarpsOf(const Kernel& kernel, const Register& matrix, int threads) {
-  constexpr int64_t kUnit = 16;
-  const int64_t warps = threads / kWarp;
-  WarpGrid best;
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (int64_t rows = 1; rows <= warps; ++rows) {
-    if (warps % rows != 0 || matrix.rows % (kUnit * rows) != 0 ||
-        matrix.columns % (kUnit * (warps / rows)) != 0) {
-      continue;
-    }
-    const int64_t loaded = matrix.rows / rows + matrix.columns * rows / warps;
-    if (loaded >= least) continue;
-    least = loaded;
-    best = {rows, warps / rows};
-  }
-  FUSOR_ASSERT(best.rows > 0 && threads % kWarp == 0,
-               "kernel {}: a matrix of {}x{} in {} threads", kernel.name,
-               matrix.rows, matrix.columns, threads);
-  return best;
-}
-
 }  // namespace fusor::codegen

@@ -47,15 +47,4 @@ std::vector<CudaLaunch> CudaLaunches(const Kernel& kernel);
 int64_t AlignedElements(const Kernel& kernel, const Stmt& access,
                         int vector_axis);
 
-// The warps of a block as a grid over a matrix register. Each has tiles of 16
-// rows and 8 columns.
-struct WarpGrid {
-  int64_t rows = 0;
-  int64_t columns = 0;
-};
-
-// Returns the grid whose warps load the fewest elements of the factors. A warp
-// loads tiles of columns in pairs.
-WarpGrid WarpsOf(const Kernel& kernel, const Register& matrix, int threads);
-
 }  // namespace fusor::codegen

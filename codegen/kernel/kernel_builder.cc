@@ -389,7 +389,7 @@ void KernelBuilder::StoreMatrix(int buffer, int64_t stride, int matrix) {
   Append({.kind = StmtKind::kStoreMatrix,
           .src = {matrix, -1, -1},
           .buffer = buffer,
-          .dot = {.factors = {Dot::Factor{.stride = stride}}}});
+          .stride = stride});
 }
 
 int KernelBuilder::Accumulator(ScalarOp op, DType dtype, bool vector) {

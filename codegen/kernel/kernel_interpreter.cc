@@ -281,8 +281,7 @@ class Run {
       for (int64_t column = 0; column < matrix.columns; ++column) {
         double& value = registers_[reg][row * matrix.columns + column];
         if (stores) {
-          StoreAt(stmt.buffer,
-                  At(stmt.index, 0) + row * stmt.dot.factors[0].stride + column,
+          StoreAt(stmt.buffer, At(stmt.index, 0) + row * stmt.stride + column,
                   value);
         } else {
           for (int64_t k = 0; k < stmt.dot.depth; k += kDotUnit) {
@@ -298,11 +297,7 @@ class Run {
   double DotAt(const Dot& dot, int64_t row, int64_t column,
                int64_t first) const {
     const auto element = [&](size_t f, int64_t i, int64_t k) {
-      const Dot::Factor& factor = dot.factors[f];
-      return Element(
-          factor.buffer,
-          factor.offset + (factor.depth_major ? k * factor.stride + i
-                                              : i * factor.stride + k));
+      return Element(dot.factors[f].buffer, dot.factors[f].at(i, k));
     };
     double sum = 0;
     for (int64_t k = first; k < std::min(first + kDotUnit, dot.depth); ++k) {

@@ -6,6 +6,7 @@
 
 #include "ir/support/error.h"
 #include "ir/support/hash.h"
+#include "ir/support/integer_math.h"
 #include "ir/support/str.h"
 #include "ir/target/cost.h"
 
@@ -108,8 +109,8 @@ std::string PrintGuard(const Stmt& stmt) {
 std::string PrintDot(const Dot& dot) {
   std::string out = "dot";
   for (const Dot::Factor& factor : dot.factors) {
-    out += fmt::format(" b{}[{}] stride {}{},", factor.buffer, factor.offset,
-                       factor.stride, factor.depth_major ? " depth-major" : "");
+    out += fmt::format(" b{}[{}]{},", factor.buffer, factor.offset,
+                       factor.depth_major ? " depth-major" : "");
   }
   return out + fmt::format(" depth {}", dot.depth);
 }
@@ -160,8 +161,7 @@ std::string PrintRight(const Stmt& stmt) {
       return PrintDot(stmt.dot);
     case StmtKind::kStoreMatrix:
       return fmt::format("store_matrix b{}[{}] stride {}, r{}", stmt.buffer,
-                         PrintIndex(stmt.index), stmt.dot.factors[0].stride,
-                         stmt.src[0]);
+                         PrintIndex(stmt.index), stmt.stride, stmt.src[0]);
     case StmtKind::kBarrier:
       return "barrier";
     case StmtKind::kGuard:
@@ -311,6 +311,12 @@ int64_t NumTasks(const Kernel& kernel, const Phase& phase) {
   return tasks;
 }
 
+int64_t Dot::Factor::at(int64_t i, int64_t k) const {
+  const int64_t row = depth_major ? k : i % kTile;
+  const int64_t column = depth_major ? i % kTile : k;
+  return offset + i / kTile * kTileElements + row * kTile + column;
+}
+
 SharedMemory SharedMemoryOf(const Kernel& kernel) {
   const auto num_buffers = static_cast<int>(kernel.buffers.size());
   SharedMemory memory;
@@ -323,7 +329,7 @@ SharedMemory SharedMemoryOf(const Kernel& kernel) {
       memory.offsets[c] = memory.bytes;
       bytes = std::max(bytes, kernel.buffers[c].num_bytes());
     }
-    memory.bytes += PadToAlignment(bytes);
+    memory.bytes += RoundUp(bytes, kSharedAlignment);
   }
   return memory;
 }

@@ -43,7 +43,8 @@
 // has which elements. Only kInit, kDot and kStoreMatrix access it. All threads
 // of a block execute these statements together, so no vector axis is open.
 // Local buffers are in shared memory there: a kBarrier must separate the
-// accesses of different threads to the same element, unless both read.
+// accesses of different threads to the same element, unless both read. Code
+// generators also choose where the elements of a buffer are that a kDot reads.
 //
 // Guards, only on a GPU. A kGuard runs its body for the threads and lanes for
 // which all of its bounds hold. The others load nothing, store nothing and
@@ -69,6 +70,9 @@ inline constexpr int64_t kMaxLocalBytes = int64_t{1}
 // Shared memory of a GPU's thread block. All GPUs with tensor cores for bf16
 // have 99 KB or more.
 inline constexpr int64_t kMaxSharedBytes = int64_t{96} << 10;
+// Bytes, for every buffer there: instructions that read factors of a kDot
+// rearrange blocks of this size.
+inline constexpr int64_t kSharedAlignment = 1024;
 
 constexpr int64_t PadToAlignment(int64_t bytes) {
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
@@ -156,8 +160,7 @@ enum class StmtKind : uint8_t {
                  // factors the body loads and computes
   kDot,          // matrix dst += product of two local buffers: see Dot
   kStoreMatrix,  // local buffer[index + row * stride + column] = matrix src[0],
-                 // for all of its rows and columns; the stride is
-                 // dot.factors[0].stride
+                 // for all of its rows and columns
   kBarrier,      // waits until all threads of the block have arrived
   kGuard         // runs body where all bounds hold; dst, if any, = src[0] there
                  // and 0 elsewhere
@@ -167,16 +170,23 @@ enum class StmtKind : uint8_t {
 // adds: dst[i, j] += sum over k < depth of factor0[i, k] * factor1[j, k]. The
 // order of the sum is the code generator's choice.
 struct Dot {
+  // A factor is a sequence of tiles of kTile x kTile elements, one for each
+  // kTile indices i.
+  static constexpr int64_t kTile = 64;
+  static constexpr int64_t kTileElements = kTile * kTile;
+
   struct Factor {
     int buffer = -1;
-    int64_t offset = 0;
-    int64_t stride = 0;
-    // Element [i, k] is buffer[offset + i * stride + k], or if this is set,
-    // buffer[offset + k * stride + i].
+    int64_t offset = 0;  // a multiple of kTileElements
+    // The rows of a tile, one after another in memory, are along k: element
+    // [i, k] of a tile is at k * kTile + i. Otherwise it is at i * kTile + k.
     bool depth_major = false;
+
+    // Returns where the element [i, k] is in the buffer.
+    int64_t at(int64_t i, int64_t k) const;
   };
   std::array<Factor, 2> factors{};
-  int64_t depth = 0;
+  int64_t depth = 0;  // at most kTile
 };
 
 // Stores the concatenated lanes of vector registers in another order: lane
@@ -223,7 +233,8 @@ struct Stmt {
   bool descending = false;
   std::vector<Stmt> body{};
   TileStore tile{};                    // kStoreTile
-  Dot dot{};                           // kDot, kStoreMatrix
+  Dot dot{};                           // kDot
+  int64_t stride = 0;                  // kStoreMatrix
   std::vector<IndexedTerm> indexed{};  // kGather, kScatterAdd: at least one
   std::vector<Bound> bounds{};         // kGuard: at least one
 };

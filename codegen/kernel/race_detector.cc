@@ -4,6 +4,7 @@
 
 #include "codegen/kernel/access_analysis.h"
 #include "ir/support/error.h"
+#include "ir/support/integer_math.h"
 
 namespace fusor::codegen {
 namespace {
@@ -351,7 +352,7 @@ class AccessChecker {
       return false;
     }
     const Register& matrix = kernel_.registers[store.src[0]];
-    const int64_t stride = store.dot.factors[0].stride;
+    const int64_t stride = store.stride;
     const int64_t first = load.elements.first - store.index.offset;
     int64_t row = first / stride;
     int64_t column = first % stride;
@@ -459,14 +460,20 @@ class BarrierChecker {
 
   void Check() {
     for (const Phase& phase : kernel_.phases) {
-      accessed_.assign(kernel_.buffers.size(), LocalAccess::kNone);
+      accesses_.clear();
       Visit(phase.body);
     }
   }
 
  private:
-  // The accesses of a local buffer since the last barrier.
-  enum class LocalAccess : uint8_t { kNone, kLoads, kStores };
+  // An access to elements [first, end) of a local buffer.
+  struct LocalAccess {
+    int buffer;
+    bool stores;
+    int64_t first;
+    int64_t end;
+    bool operator==(const LocalAccess&) const = default;
+  };
 
   // Visits the body of a loop twice, because an iteration follows another. The
   // second time, the loops in it are only passed through (`again`).
@@ -474,7 +481,7 @@ class BarrierChecker {
     for (const Stmt& stmt : body) {
       switch (stmt.kind) {
         case StmtKind::kBarrier:
-          std::fill(accessed_.begin(), accessed_.end(), LocalAccess::kNone);
+          accesses_.clear();
           break;
         case StmtKind::kLoop:
         case StmtKind::kContract:
@@ -484,51 +491,68 @@ class BarrierChecker {
         case StmtKind::kGuard:
           Visit(stmt.body, again);
           break;
-        case StmtKind::kLoad:
-          Touch(stmt, stmt.buffer, LocalAccess::kLoads);
-          break;
         case StmtKind::kDot:
-          for (const Dot::Factor& factor : stmt.dot.factors) {
-            Touch(stmt, factor.buffer, LocalAccess::kLoads);
+          for (size_t f = 0; f < stmt.dot.factors.size(); ++f) {
+            const Register& matrix = kernel_.registers[stmt.dst];
+            const Dot::Factor& factor = stmt.dot.factors[f];
+            const int64_t tiles =
+                CeilDiv(f == 0 ? matrix.rows : matrix.columns, Dot::kTile);
+            Touch(stmt, {factor.buffer, false, factor.offset,
+                         factor.offset + tiles * Dot::kTileElements});
           }
           break;
+        case StmtKind::kLoad:
         case StmtKind::kStore:
         case StmtKind::kStoreTile:
         case StmtKind::kScatterAdd:
-        case StmtKind::kStoreMatrix:
-          Touch(stmt, stmt.buffer, LocalAccess::kStores);
+        case StmtKind::kStoreMatrix: {
+          const ElementSet elements = ElementsOf(kernel_, stmt);
+          Touch(stmt, {stmt.buffer, stmt.kind != StmtKind::kLoad,
+                       elements.first, elements.last() + SizeOf(stmt)});
           break;
+        }
         default:
           break;
       }
     }
   }
 
-  void Touch(const Stmt& stmt, int buffer, LocalAccess access) {
-    if (!kernel_.buffers[buffer].local) return;
-    const auto memory = [&](size_t b) {
+  // Returns the elements from the first to the last one that the statement
+  // accesses at an index.
+  int64_t SizeOf(const Stmt& stmt) const {
+    if (stmt.kind != StmtKind::kStoreMatrix) return 1;
+    const Register& matrix = kernel_.registers[stmt.src[0]];
+    return (matrix.rows - 1) * stmt.stride + matrix.columns;
+  }
+
+  void Touch(const Stmt& stmt, const LocalAccess& access) {
+    if (!kernel_.buffers[access.buffer].local) return;
+    const auto memory = [&](int b) {
       const int shares = kernel_.buffers[b].shares;
-      return shares < 0 ? static_cast<int>(b) : shares;
+      return shares < 0 ? b : shares;
     };
-    for (size_t b = 0; b < accessed_.size(); ++b) {
-      if (memory(b) != memory(buffer)) continue;
-      const bool same = static_cast<int>(b) == buffer;
-      const bool both_load =
-          accessed_[b] == LocalAccess::kLoads && access == LocalAccess::kLoads;
-      // Threads store to different elements of a buffer.
-      const bool races = accessed_[b] != LocalAccess::kNone && !both_load &&
-                         !(same && accessed_[b] == access);
-      FUSOR_ASSERT(
-          !races, "kernel {}: {}: no barrier after the {} {}", kernel_.name,
-          Print(stmt),
-          accessed_[b] == LocalAccess::kLoads ? "loads of" : "stores to",
-          kernel_.buffers[b].name);
+    for (const LocalAccess& before : accesses_) {
+      if (memory(before.buffer) != memory(access.buffer) ||
+          (!before.stores && !access.stores)) {
+        continue;
+      }
+      // Threads store to different elements of a buffer. To store to one makes
+      // the other one undefined.
+      const bool same = before.buffer == access.buffer;
+      const bool meets =
+          !same || (before.first < access.end && access.first < before.end);
+      FUSOR_ASSERT(!meets || (same && before.stores && access.stores),
+                   "kernel {}: {}: no barrier after the {} {}", kernel_.name,
+                   Print(stmt), before.stores ? "stores to" : "loads of",
+                   kernel_.buffers[before.buffer].name);
     }
-    accessed_[buffer] = access;
+    if (std::ranges::find(accesses_, access) == accesses_.end()) {
+      accesses_.push_back(access);
+    }
   }
 
   const Kernel& kernel_;
-  std::vector<LocalAccess> accessed_;  // by buffer
+  std::vector<LocalAccess> accesses_;  // since the last barrier
 };
 
 }  // namespace

@@ -73,14 +73,12 @@ void WriteStmt(const Stmt& stmt, proto::StmtProto& out) {
     WriteIndex(bound.index, *b.mutable_index());
     b.set_extent(bound.extent);
   }
-  if (stmt.kind != StmtKind::kDot && stmt.kind != StmtKind::kStoreMatrix) {
-    return;
-  }
+  out.set_stride(stmt.stride);
+  if (stmt.kind != StmtKind::kDot) return;
   for (const Dot::Factor& factor : stmt.dot.factors) {
     proto::StmtProto::DotFactor& f = *out.add_dot_factors();
     f.set_buffer(PlusOne(factor.buffer));
     f.set_offset(factor.offset);
-    f.set_stride(factor.stride);
     f.set_depth_major(factor.depth_major);
   }
   out.set_dot_depth(stmt.dot.depth);
@@ -122,9 +120,9 @@ Stmt ReadStmt(const proto::StmtProto& in) {
               kGraph, "a dot with {} factors", in.dot_factors_size());
   for (int i = 0; i < in.dot_factors_size(); ++i) {
     const proto::StmtProto::DotFactor& f = in.dot_factors(i);
-    stmt.dot.factors[i] = {MinusOne(f.buffer()), f.offset(), f.stride(),
-                           f.depth_major()};
+    stmt.dot.factors[i] = {MinusOne(f.buffer()), f.offset(), f.depth_major()};
   }
+  stmt.stride = in.stride();
   stmt.dot.depth = in.dot_depth();
   return stmt;
 }

@@ -32,6 +32,7 @@
 #include "codegen/kernel/bitmask.h"
 #include "codegen/kernel/kernel_ir.h"
 #include "ir/support/error.h"
+#include "ir/support/integer_math.h"
 #include "ir/tensor_type.h"
 
 namespace fusor::codegen {
@@ -458,25 +459,23 @@ class Verifier {
                  "kernel {}: {}: r{} holds no sums", kernel_.name, Print(stmt),
                  stmt.dst);
     const Dot& dot = stmt.dot;
-    FUSOR_ASSERT(dot.depth > 0 && dot.depth % kMatrixUnit == 0,
+    FUSOR_ASSERT(dot.depth > 0 && dot.depth <= Dot::kTile &&
+                     dot.depth % kMatrixUnit == 0,
                  "kernel {}: {}: depth", kernel_.name, Print(stmt));
     const KernelBuffer& first = LocalBuffer(stmt, dot.factors[0].buffer);
     for (size_t f = 0; f < dot.factors.size(); ++f) {
       const Dot::Factor& factor = dot.factors[f];
       const KernelBuffer& buffer = LocalBuffer(stmt, factor.buffer);
       const int64_t free = f == 0 ? dst.rows : dst.columns;
-      const int64_t inner = factor.depth_major ? free : dot.depth;
-      const int64_t outer = factor.depth_major ? dot.depth : free;
-      const bool starts =
-          factor.offset >= 0 && factor.offset <= buffer.elements;
-      const int64_t room = starts ? buffer.elements - factor.offset : 0;
-      const bool inside = inner <= room && factor.stride >= inner &&
-                          outer - 1 <= (room - inner) / factor.stride;
+      const bool inside =
+          factor.offset >= 0 && factor.offset % Dot::kTileElements == 0 &&
+          factor.offset <=
+              buffer.elements - CeilDiv(free, Dot::kTile) * Dot::kTileElements;
       const bool half =
           buffer.dtype == ir::DType::kF16 || buffer.dtype == ir::DType::kBF16;
       FUSOR_ASSERT(inside && half && buffer.dtype == first.dtype,
                    "kernel {}: {}: factor {} of {}x{} in {} {}[{}]",
-                   kernel_.name, Print(stmt), f, outer, inner,
+                   kernel_.name, Print(stmt), f, free, dot.depth,
                    ir::DTypeName(buffer.dtype), buffer.name, buffer.elements);
     }
     started_[stmt.dst] = false;
@@ -490,7 +489,7 @@ class Verifier {
                  "kernel {}: {}: r{} holds no sums", kernel_.name, Print(stmt),
                  stmt.src[0]);
     const KernelBuffer& buffer = LocalBuffer(stmt, stmt.buffer);
-    const int64_t stride = stmt.dot.factors[0].stride;
+    const int64_t stride = stmt.stride;
     FUSOR_ASSERT(stride >= matrix.columns && stride <= buffer.elements &&
                      buffer.dtype == ir::DType::kF32,
                  "kernel {}: {}: stride", kernel_.name, Print(stmt));

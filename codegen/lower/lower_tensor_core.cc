@@ -7,9 +7,8 @@
 // that these access whole cache lines. For column sums, the block then adds its
 // rows, and further phases add the blocks' sums.
 //
-// If both factors are operands, two buffers take turns, so that a step is
-// copied while the one before is added. What threads compute does not overlap,
-// and would need registers for both.
+// Two halves of a buffer take turns. While a step's product is added, the
+// block copies the next step's operands, and computes what is no operand.
 //
 // The last tiles of an axis, and its last step, may extend beyond it: guards
 // then replace elements of the factors by zeros, and leave out results.
@@ -28,19 +27,18 @@
 namespace fusor::codegen {
 namespace {
 
-// A step of the summed axis, and the columns of a tile. A row of threads loads
-// a row of either with 16 bytes a thread: one cache line.
-constexpr int64_t kStep = ir::kTensorCoreTile;
-constexpr int64_t kColumns = ir::kTensorCoreTile;
+// A step of the summed axis, and the lanes of a row of threads. It loads a row
+// of a factor with 16 bytes a thread: one cache line.
+constexpr int64_t kStep = Dot::kTile;
 constexpr int64_t kWidth = 8;        // elements of a thread
 constexpr int64_t kThreadRows = 32;  // rows of threads
-// Rows of a tile: the larger number, unless tiles of the smaller one extend
-// less beyond the rows of the result.
-constexpr int64_t kManyRows = 2 * ir::kTensorCoreTile;
-constexpr int64_t kFewRows = ir::kTensorCoreTile;
+// Rows or columns of a tile: the larger number, unless tiles of the smaller one
+// extend less beyond the result.
+constexpr int64_t kMany = 2 * Dot::kTile;
+constexpr int64_t kFew = Dot::kTile;
 // Divides the depth of kDot.
 constexpr int64_t kDepthUnit = 16;
-// Shared memory between the rows of a part, in elements, so that neighbouring
+// Shared memory between the rows of the sums, in elements, so that neighbouring
 // rows are in different banks.
 constexpr int64_t kPadding = 8;
 // Blocks a multiprocessor, at least, before a sum is divided into chunks, and
@@ -52,6 +50,10 @@ constexpr int64_t kStepsPerChunk = 8;
 constexpr int64_t kMostSums = 64;
 
 constexpr AxisPart kNoLoop{-1, 0};
+
+int64_t TileExtent(int64_t extent) {
+  return CeilDiv(extent, kMany) * 2 == CeilDiv(extent, kFew) ? kMany : kFew;
+}
 
 // The axes of the nest.
 struct Axes {
@@ -70,9 +72,10 @@ class TensorCoreLowering : ContractionEmitter {
   LoweredKernel Lower() {
     FindAxes();
     builder_.SetLanes(kStep, kWidth);
-    const int64_t rows = Extent(axes_.row);
-    rows_ = CeilDiv(rows, kManyRows) * 2 == CeilDiv(rows, kFewRows) ? kManyRows
-                                                                    : kFewRows;
+    rows_ = TileExtent(Extent(axes_.row));
+    // Warps that multiply alone hold parts of the factors, too, and so have
+    // registers for the sums of fewer columns.
+    columns_ = target_.has_wgmma() ? TileExtent(Extent(axes_.column)) : kFew;
     chunks_ = NumChunks();
     if (chunks_ > 1) AddPartialBuffer(chunks_);
     EmitTiles();
@@ -88,11 +91,15 @@ class TensorCoreLowering : ContractionEmitter {
     int free_axis;  // of the nest
     int64_t free;   // extent
     int64_t offset = 0;
-    bool depth_major = false;  // rows of memory are along the summed axis
+    bool depth_major = false;
 
-    int64_t rows() const { return depth_major ? kStep : free; }
-    int64_t stride() const { return (depth_major ? free : kStep) + kPadding; }
-    int64_t elements() const { return rows() * stride(); }
+    int64_t elements() const { return free * kStep; }
+  };
+  // A step of a tile, that of this number from the start of the loop's
+  // iteration.
+  struct Step {
+    AxisPart loop;
+    int64_t number;
   };
 
   void FindAxes();
@@ -106,9 +113,11 @@ class TensorCoreLowering : ContractionEmitter {
   bool IsComputed(int factor) const {
     return node().input(factor)->producer() != nullptr;
   }
-  void EmitStep(const AxisPart& loop, int64_t step, int buffer);
-  void AddProduct(int buffer);
-  void EmitPart(const Part& part, int buffer);
+  int64_t SumStride() const { return columns_ + kPadding; }
+  void EmitParts(const Step& step, int half, bool computed);
+  void AddProduct(int half);
+  void AddProductAndEmit(int half, const Step& next);
+  void EmitPart(const Part& part, int half);
   void EmitTileResults();
   Index ColumnSumIndex(size_t sum, std::span<const AxisPart> tile,
                        int64_t tiles, int64_t columns) const;
@@ -117,15 +126,16 @@ class TensorCoreLowering : ContractionEmitter {
 
   Axes axes_;
   int64_t rows_ = 0;  // of a tile
+  int64_t columns_ = 0;
   int64_t chunks_ = 1;
   int chunk_ = -1;  // kernel axes
   int thread_row_ = -1;
-  // Local buffers: of the factors of even and odd steps, or of all, and of the
-  // sums.
-  std::array<int, 2> factors_{-1, -1};
+  // Local buffers.
+  int factors_ = -1;  // of even steps, then of odd ones
   int sums_ = -1;
-  std::array<Part, 2> factor_parts_;
-  Dot dot_;
+  std::array<Part, 2> factor_parts_;  // of an even step
+  int64_t half_ = 0;                  // elements of a step's factors
+  Dot dot_;                           // of an even step
   int matrix_ = -1;
   std::vector<AxisPart> row_tile_;  // of RowTiles, in the first phase
   // Buffer by column sum, tile and column, and the number of columns.
@@ -167,7 +177,7 @@ int64_t TensorCoreLowering::RowTiles() const {
 }
 
 int64_t TensorCoreLowering::ColumnTiles() const {
-  return CeilDiv(Extent(axes_.column), kColumns);
+  return CeilDiv(Extent(axes_.column), columns_);
 }
 
 int64_t TensorCoreLowering::NumSteps() const {
@@ -206,28 +216,23 @@ void TensorCoreLowering::EmitTiles() {
       Part{.factor = row_factor(), .free_axis = axes_.row, .free = rows_},
       Part{.factor = contraction_.column_factor,
            .free_axis = axes_.column,
-           .free = kColumns}};
+           .free = columns_}};
   dot_ = {.depth = std::min(kStep, RoundUp(Extent(axes_.summed), kDepthUnit))};
-  int64_t elements = 0;
   for (size_t i = 0; i < factor_parts_.size(); ++i) {
     Part& part = factor_parts_[i];
     part.depth_major =
         CoefficientOf(FactorIndex(part.factor), axes_.summed) != 1;
-    part.offset = elements;
-    elements += part.elements();
-    dot_.factors[i] = {.offset = part.offset,
-                       .stride = part.stride(),
-                       .depth_major = part.depth_major};
+    part.offset = half_;
+    half_ += part.elements();
+    dot_.factors[i] = {.offset = part.offset, .depth_major = part.depth_major};
   }
   const int64_t steps = NumSteps() / chunks_;
-  const bool alternate = steps > 1 && !IsComputed(0) && !IsComputed(1);
-  for (int i = 0; i < (alternate ? 2 : 1); ++i) {
-    factors_[i] =
-        builder_.AddBuffer("factors", dtype, elements, BufferUse::kLocal);
-  }
-  sums_ = builder_.AddBuffer("sums", ir::DType::kF32,
-                             rows_ * (kColumns + kPadding), BufferUse::kLocal);
-  builder_.ShareMemory(sums_, factors_[0]);
+  factors_ = builder_.AddBuffer("factors", dtype, steps > 1 ? 2 * half_ : half_,
+                                BufferUse::kLocal);
+  for (Dot::Factor& factor : dot_.factors) factor.buffer = factors_;
+  sums_ = builder_.AddBuffer("sums", ir::DType::kF32, rows_ * SumStride(),
+                             BufferUse::kLocal);
+  builder_.ShareMemory(sums_, factors_);
 
   parts_.assign(nest_->axes().size(), {});
   std::vector<int> grid;
@@ -242,7 +247,7 @@ void TensorCoreLowering::EmitTiles() {
   int64_t tiles = CeilDiv(Extent(axes_.row), rows_);
   const int row_tile = AddPart(axes_.row, "row_tile", tiles, rows_);
   grid.push_back(row_tile);
-  grid.push_back(AddPart(axes_.column, "column_tile", ColumnTiles(), kColumns));
+  grid.push_back(AddPart(axes_.column, "column_tile", ColumnTiles(), columns_));
   row_tile_ = {{row_tile, 1}};
   for (size_t i = axes_.batch.size(); i-- > 0;) {
     row_tile_.push_back({grid[i], tiles});
@@ -251,90 +256,98 @@ void TensorCoreLowering::EmitTiles() {
   thread_row_ = builder_.AddAxis("row", kThreadRows, AxisKind::kBlock);
   grid.push_back(thread_row_);
   const auto phase = builder_.BeginPhase(grid);
-  matrix_ = builder_.Matrix(rows_, kColumns);
+  matrix_ = builder_.Matrix(rows_, columns_);
   EmitSteps(steps);
-  builder_.StoreMatrix(sums_, kColumns + kPadding, matrix_);
+  builder_.StoreMatrix(sums_, SumStride(), matrix_);
   builder_.Barrier();
   EmitTileResults();
 }
 
 // Emits the steps of a tile. A barrier is before each product: the factors are
-// then stored, and no thread reads the other buffer, into which the next step
-// is loaded.
+// then stored, and no thread reads the other half, in which the next step is
+// stored.
 void TensorCoreLowering::EmitSteps(int64_t steps) {
-  if (factors_[1] < 0) {
-    const int step = builder_.AddAxis("step", steps);
-    const auto loop = builder_.BeginLoop(step);
-    EmitStep({step, kStep}, 0, 0);
-    builder_.Barrier();
-    AddProduct(0);
-    return builder_.Barrier();
-  }
-  EmitStep(kNoLoop, 0, 0);
+  EmitParts({kNoLoop, 0}, 0, /*computed=*/false);
+  EmitParts({kNoLoop, 0}, 0, /*computed=*/true);
   if (const int64_t pairs = (steps - 1) / 2; pairs > 0) {
     const int pair = builder_.AddAxis("pair", pairs);
     const auto loop = builder_.BeginLoop(pair);
-    for (const int buffer : {0, 1}) {
+    for (const int half : {0, 1}) {
       builder_.Barrier();
-      EmitStep({pair, 2 * kStep}, buffer + 1, 1 - buffer);
-      AddProduct(buffer);
+      AddProductAndEmit(half, {{pair, 2 * kStep}, half + 1});
     }
   }
   builder_.Barrier();
-  if (steps % 2 == 0) EmitStep(kNoLoop, steps - 1, 1);
-  AddProduct(0);
+  if (steps % 2 == 0) {
+    AddProductAndEmit(0, {kNoLoop, steps - 1});
+    builder_.Barrier();
+    AddProduct(1);
+  } else {
+    AddProduct(0);
+  }
   builder_.Barrier();
-  if (steps % 2 != 0) return;
-  AddProduct(1);
 }
 
-// Emits what stores both factors' parts of a step, of that number from the
-// start of the loop's iteration.
-void TensorCoreLowering::EmitStep(const AxisPart& loop, int64_t step,
-                                  int buffer) {
+// Emits what stores a step's parts of the factors that are computed, or of
+// those that are operands.
+void TensorCoreLowering::EmitParts(const Step& step, int half, bool computed) {
   const Parts outer = parts_;
   std::vector<AxisPart>& parts = parts_[axes_.summed];
-  parts.push_back(loop);
-  parts.push_back({-1, step * kStep});
-  for (const Part& part : factor_parts_) EmitPart(part, buffer);
+  parts.push_back(step.loop);
+  parts.push_back({-1, step.number * kStep});
+  for (const Part& part : factor_parts_) {
+    if (IsComputed(part.factor) == computed) EmitPart(part, half);
+  }
   parts_ = outer;
 }
 
-void TensorCoreLowering::AddProduct(int buffer) {
-  for (Dot::Factor& factor : dot_.factors) factor.buffer = factors_[buffer];
-  builder_.AddDot(matrix_, dot_);
+void TensorCoreLowering::AddProduct(int half) {
+  Dot dot = dot_;
+  for (Dot::Factor& factor : dot.factors) factor.offset += half * half_;
+  builder_.AddDot(matrix_, dot);
+}
+
+// Adds the product of that half while the next step is stored in the other one.
+void TensorCoreLowering::AddProductAndEmit(int half, const Step& next) {
+  EmitParts(next, 1 - half, /*computed=*/false);
+  AddProduct(half);
+  EmitParts(next, 1 - half, /*computed=*/true);
 }
 
 // Emits the loops in which the block's threads store a factor's part. Lanes run
 // along its contiguous axis.
-void TensorCoreLowering::EmitPart(const Part& part, int buffer) {
+void TensorCoreLowering::EmitPart(const Part& part, int half) {
   const Parts outer = parts_;
   const int lanes = part.depth_major ? part.free_axis : axes_.summed;
   const int rows = part.depth_major ? axes_.summed : part.free_axis;
-  const int turn =
-      AddPart(rows, "turn", part.rows() / kThreadRows, kThreadRows);
+  const int tile =
+      AddPart(lanes, "tile", part.depth_major ? part.free / kStep : 1, kStep);
+  const int turn = AddPart(rows, "turn",
+                           (part.depth_major ? kStep : part.free) / kThreadRows,
+                           kThreadRows);
   parts_[rows].push_back({thread_row_, 1});
-  const int lane =
-      AddPart(lanes, "lane", part.stride() - kPadding, 1, AxisKind::kVector);
+  const int lane = AddPart(lanes, "lane", kStep, 1, AxisKind::kVector);
+  const auto tiles = builder_.BeginLoop(tile);
   const auto turns = builder_.BeginLoop(turn);
   const auto vector = builder_.BeginLoop(lane);
   const int axes[] = {rows, lanes};
   const int element =
       builder_.Guarded(BoundsOf(axes), [&] { return EmitFactor(part.factor); });
-  builder_.Store(factors_[buffer],
-                 {part.offset,
-                  {{turn, kThreadRows * part.stride()},
-                   {thread_row_, part.stride()},
+  builder_.Store(factors_,
+                 {half * half_ + part.offset,
+                  {{tile, Dot::kTileElements},
+                   {turn, kThreadRows * kStep},
+                   {thread_row_, kStep},
                    {lane, 1}}},
                  element);
   parts_ = outer;
 }
 
 void TensorCoreLowering::EmitTileResults() {
-  constexpr int64_t kStride = kColumns + kPadding;
   const size_t num_sums = contraction_.column_sums.size();
-  const int lane =
-      AddPart(axes_.column, "lane", kColumns, 1, AxisKind::kVector);
+  const int part = AddPart(axes_.column, "part", columns_ / kStep, kStep);
+  const int lane = AddPart(axes_.column, "lane", kStep, 1, AxisKind::kVector);
+  const auto columns = builder_.BeginLoop(part);
   const auto vector = builder_.BeginLoop(lane);
   std::vector<int> column_sums;
   for (size_t i = 0; i < num_sums; ++i) {
@@ -348,10 +361,11 @@ void TensorCoreLowering::EmitTileResults() {
     parts_[axes_.row].push_back({thread_row_, 1});
     const auto turns = builder_.BeginLoop(turn);
     const auto row_inside = builder_.BeginGuard(BoundsOf({&axes_.row, 1}));
-    const int sum = builder_.Load(
-        sums_,
-        {0,
-         {{thread_row_, kStride}, {lane, 1}, {turn, kThreadRows * kStride}}});
+    const int sum = builder_.Load(sums_, {0,
+                                          {{part, kStep},
+                                           {lane, 1},
+                                           {thread_row_, SumStride()},
+                                           {turn, kThreadRows * SumStride()}}});
     if (chunks_ > 1) {
       StorePartial(chunk_, sum);
     } else {
@@ -363,7 +377,7 @@ void TensorCoreLowering::EmitTileResults() {
   }
   if (num_sums == 0) return;
   // Also of columns that do not exist: all threads reduce.
-  summed_columns_ = ColumnTiles() * kColumns;
+  summed_columns_ = ColumnTiles() * columns_;
   column_sums_ = builder_.AddBuffer("column_sums", ir::DType::kF32,
                                     num_sums * RowTiles() * summed_columns_,
                                     BufferUse::kScratch);

@@ -37,6 +37,9 @@ struct Target {
   bool amx = false;
   int64_t launch_overhead_ns = 0;  // between consecutive kernels
 
+  // Returns whether groups of four warps multiply matrices (wgmma), which only
+  // GPUs of sm_90a do.
+  bool has_wgmma() const { return compute_capability == 90; }
   // Returns the floats per vector, 16 or 8: the channel block of blocked
   // layouts. REQUIRES: !simt.
   int64_t channel_block() const;

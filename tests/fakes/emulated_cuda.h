@@ -5,6 +5,7 @@
 // emulated_gpu.h. Functions of f32 round the f64 function's result, as the
 // kernel interpreter does.
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -31,7 +32,8 @@ struct EmulatedDevice {
   struct Position {
     unsigned x = 0;
   };
-  enum Access { kRead, kWrite, kSharedRead, kSharedWrite };
+  // kFactorRead: of shared memory by the instructions of warp groups.
+  enum Access { kRead, kWrite, kSharedRead, kSharedWrite, kFactorRead };
 
   Position thread;  // of the running thread
   Position block;
@@ -43,6 +45,11 @@ struct EmulatedDevice {
   void (*access)(Access access, const void* pointer, size_t bytes) = nullptr;
   void (*shared)(const void* pointer, size_t bytes) = nullptr;
   void (*barrier)() = nullptr;
+  // Makes the thread's writes to shared memory visible to kFactorRead after the
+  // next barrier.
+  void (*fence)() = nullptr;
+  // Ends the thread.
+  void (*fail)(const char* what) = nullptr;
   // Returns `bits` of lane `from` of the warp.
   uint64_t (*shuffle)(uint32_t mask, uint64_t bits, unsigned from) = nullptr;
 };
@@ -106,7 +113,9 @@ void CallEmulated(void (*kernel)(Params...), void* const* args,
   }                                                                  \
   extern "C" void name##_run(void* const* args) {                    \
     emulated_copies[threadIdx.x].clear(); /* of a run that failed */ \
+    emulated_products[threadIdx.x] = {};                             \
     name##_call(&name, args);                                        \
+    CheckProductsEnded();                                            \
   }
 
 #define __global__
@@ -129,7 +138,7 @@ void CallEmulated(void (*kernel)(Params...), void* const* args,
 #define FUSOR_ON_SHARED_WRITE(pointer, bytes) \
   FUSOR_EMULATED_ACCESS(kSharedWrite, pointer, bytes)
 #define FUSOR_DYNAMIC_SHARED(name, bytes) \
-  __shared__ __align__(16) unsigned char name[bytes]
+  __shared__ __align__(1024) unsigned char name[bytes]
 #define FUSOR_ON_SHARED(pointer, bytes) \
   fusor::test::emulated_device->shared(pointer, bytes)
 
@@ -188,16 +197,36 @@ inline void WaitForCopies() {
   }
 }
 
+// The rows that the lanes of a warp name.
+inline std::map<unsigned, const unsigned short*> emulated_rows;
+
+// Checks that the eight rows of 16 bytes that lanes from `first` on name are in
+// different banks.
+inline void CheckRowBanks(unsigned first) {
+  unsigned banks = 0;
+  for (unsigned lane = first; lane < first + 8; ++lane) {
+    const auto address = reinterpret_cast<uintptr_t>(emulated_rows[lane]);
+    banks |= 1U << (address / 16 % 8);
+  }
+  if (banks != 0xff) {
+    fusor::test::emulated_device->fail(
+        "loads a matrix with a bank conflict of several rows");
+  }
+}
+
 template <bool Transposed>
 void LoadMatrices(unsigned (&to)[4], const unsigned short* row) {
   constexpr unsigned kAll = 0xffffffffU;
   const unsigned lane = threadIdx.x % 32;
+  emulated_rows[threadIdx.x] = row;
   for (unsigned i = 0; i < 4; ++i) {
     to[i] = 0;
     for (unsigned e = 0; e < 2; ++e) {
       const unsigned pair = lane % 4 * 2 + e;
       const auto* from = fusor::test::EmulatedShuffle(
           kAll, row, 8 * i + (Transposed ? pair : lane / 4));
+      // All lanes are here, and none is further.
+      if (i == 0 && e == 0 && lane % 8 == 0) CheckRowBanks(threadIdx.x);
       FUSOR_ON_SHARED_READ(from, 16);
       to[i] |= static_cast<unsigned>(from[Transposed ? lane / 4 : pair])
                << (16 * e);
@@ -236,6 +265,128 @@ void MultiplyTile(D, float (&sums)[4], const unsigned (&a)[4], unsigned b0,
     double sum = sums[e];
     for (int k = 0; k < 16; ++k) sum += rows[e / 2][k] * columns[e % 2][k];
     sums[e] = static_cast<float>(sum);
+  }
+}
+
+// Products of groups of four warps: see codegen/cuda/cuda_prelude.cc. They are
+// added as late as possible, when the thread waits. Until then its sums are
+// NaN.
+struct EmulatedProduct {
+  uint64_t a, b;  // descriptors
+  bool a_depth_major, b_depth_major;
+  double (*value)(unsigned short bits);
+};
+struct EmulatedProducts {
+  std::vector<float> begun;  // the sums at the last wgmma.fence
+  std::vector<float> sums;   // before the products
+  std::vector<EmulatedProduct> products;
+  size_t committed = 0;
+};
+inline std::map<unsigned, EmulatedProducts> emulated_products;
+
+inline unsigned SharedAddress(const void* pointer) {
+  return static_cast<unsigned>(
+      static_cast<const char*>(pointer) -
+      fusor::test::emulated_device->shared_range.begin);
+}
+inline void PublishFactors() { fusor::test::emulated_device->fence(); }
+
+template <int C>
+void BeginProducts(float (&sums)[C][4]) {
+  emulated_products[threadIdx.x].begun.assign(&sums[0][0], &sums[0][0] + 4 * C);
+}
+
+// Returns element [i, k] of a factor. PTX ISA, "Asynchronous Warpgroup Level
+// Matrix Shared Memory Layout": the canonical layouts of 128-byte swizzling.
+inline unsigned short EmulatedFactor(uint64_t descriptor, bool depth_major,
+                                     uint64_t i, uint64_t k) {
+  const auto field = [&](int bit) { return (descriptor >> bit & 0x3fff) << 4; };
+  const uint64_t leading = field(16), stride = field(32);
+  uint64_t address =
+      field(0) + (depth_major ? i / 64 * leading + i % 64 * 2 + k / 8 * stride +
+                                    k % 8 * 128
+                              : i / 8 * stride + i % 8 * 128 + k * 2);
+  address ^= (address >> 7 & 7) << 4;
+  const char* from = fusor::test::emulated_device->shared_range.begin + address;
+  FUSOR_EMULATED_ACCESS(kFactorRead, from, 2);
+  unsigned short bits = 0;
+  std::memcpy(&bits, from, 2);
+  return bits;
+}
+
+template <bool ADepthMajor, bool BDepthMajor, class D, int C>
+void MultiplyGroup(D, float (&sums)[C][4], uint64_t a, uint64_t b) {
+  constexpr unsigned kAll = 0xffffffffU;
+  // A swizzle of 128 bytes, patterns that start at multiples of 1024, and no
+  // reserved bit.
+  constexpr uint64_t kOthers = ~uint64_t{0x3fff3fff3fff};
+  for (const uint64_t descriptor : {a, b}) {
+    if ((descriptor & kOthers) != uint64_t{1} << 62 ||
+        fusor::test::EmulatedShuffle(kAll, descriptor, 0) != descriptor) {
+      fusor::test::emulated_device->fail("multiplies with a wrong descriptor");
+    }
+  }
+  EmulatedProducts& state = emulated_products[threadIdx.x];
+  float* const own = &sums[0][0];
+  if (state.products.empty()) {
+    state.sums.assign(own, own + 4 * C);
+    if (state.begun != state.sums) {
+      fusor::test::emulated_device->fail(
+          "multiplies without a fence after its sums were set");
+    }
+    std::fill_n(own, 4 * C, NAN);
+  }
+  state.products.push_back(
+      {a, b, ADepthMajor, BDepthMajor,
+       [](unsigned short bits) { return static_cast<double>(D::From(bits)); }});
+}
+inline void CheckProductsEnded() {
+  if (emulated_products[threadIdx.x].products.empty()) return;
+  fusor::test::emulated_device->fail(
+      "ends with products that it does not wait for");
+}
+inline void CommitProducts() {
+  EmulatedProducts& state = emulated_products[threadIdx.x];
+  state.committed = state.products.size();
+}
+
+template <int C>
+void WaitForProducts(float (&sums)[1][C][4]) {
+  EmulatedProducts& state = emulated_products[threadIdx.x];
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned first_row = threadIdx.x / 32 % 4 * 16 + lane / 4;
+  for (size_t p = 0; p < state.committed; ++p) {
+    const EmulatedProduct& product = state.products[p];
+    double rows[2][16];
+    for (int e = 0; e < 32; ++e) {
+      rows[e / 16][e % 16] = product.value(
+          EmulatedFactor(product.a, product.a_depth_major,
+                         first_row + static_cast<unsigned>(e) / 16 * 8,
+                         static_cast<unsigned>(e) % 16));
+    }
+    for (unsigned column = 0; column < 2 * C; ++column) {
+      double values[16];
+      for (unsigned k = 0; k < 16; ++k) {
+        values[k] = product.value(
+            EmulatedFactor(product.b, product.b_depth_major,
+                           column / 2 * 8 + lane % 4 * 2 + column % 2, k));
+      }
+      for (unsigned row = 0; row < 2; ++row) {
+        float& sum = state.sums[column / 2 * 4 + row * 2 + column % 2];
+        double exact = sum;
+        for (int k = 0; k < 16; ++k) exact += rows[row][k] * values[k];
+        sum = static_cast<float>(exact);
+      }
+    }
+  }
+  const bool all = state.committed == state.products.size();
+  state.products.erase(
+      state.products.begin(),
+      state.products.begin() + static_cast<std::ptrdiff_t>(state.committed));
+  state.committed = 0;
+  if (all && !state.sums.empty()) {
+    std::copy(state.sums.begin(), state.sums.end(), &sums[0][0][0]);
+    state.sums.clear();
   }
 }
 

@@ -284,7 +284,7 @@ class EmulatedCompiler : public codegen::TargetCompiler {
     return planner_->Candidates(node);
   }
   std::string CompileKernel(const codegen::Kernel& kernel) const override {
-    return PrintCuda(kernel);
+    return TextOf(kernel);
   }
   codegen::CodegenFingerprint Codegen() const override {
     return planner_->Codegen();
@@ -294,7 +294,7 @@ class EmulatedCompiler : public codegen::TargetCompiler {
   }
   std::vector<codegen::KernelArtifact> KernelArtifacts(
       const codegen::Kernel& kernel) const override {
-    return {{".cu", PrintCuda(kernel)}};
+    return {{".cu", TextOf(kernel)}};
   }
   std::string CompileArtifact(const codegen::Kernel&, const std::string& text,
                               const std::string&) const override {
@@ -305,6 +305,10 @@ class EmulatedCompiler : public codegen::TargetCompiler {
   }
 
  private:
+  std::string TextOf(const codegen::Kernel& kernel) const {
+    return PrintCuda(kernel, codegen::MatrixUnitOf(target()));
+  }
+
   std::unique_ptr<codegen::TargetCompiler> planner_;
 };
 

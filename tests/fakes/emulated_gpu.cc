@@ -32,6 +32,7 @@ struct Trace {
   int write_block = kNobody;
   int write_thread = 0;
   int write_epoch = 0;
+  int write_fences = 0;      // of the thread, before the write
   int read_block = kNobody;  // or kSeveral
   int read_thread = 0;       // a reader in read_epoch, or kSeveral
   int read_epoch = 0;
@@ -164,6 +165,8 @@ class Launcher {
       current_->DeclareShared(static_cast<const char*>(pointer), bytes);
     };
     device.barrier = [] { current_->Wait(State::kBarrier); };
+    device.fence = [] { ++current_->fibers_[current_->thread_].fences; };
+    device.fail = [](const char* what) { current_->Fail(what); };
     device.shuffle = [](uint32_t mask, uint64_t bits, unsigned from) {
       return current_->Shuffle(mask, bits, from);
     };
@@ -205,6 +208,8 @@ class Launcher {
     uint64_t bits = 0;  // operand, then result of the shuffle
     unsigned from = 0;
     int shared_accesses = 0;  // since the last barrier
+    int fences = 0;
+    int fences_before_barrier = 0;  // the last one
   };
   // Per bank, the words that one access of a warp reads or writes.
   using Banks = std::array<std::vector<const char*>, kBanks>;
@@ -237,6 +242,7 @@ class Launcher {
     std::vector<int> order;
     for (size_t i = 0; i < fibers_.size(); ++i) {
       fibers_[i].shared_accesses = 0;
+      fibers_[i].fences = fibers_[i].fences_before_barrier = 0;
       fibers_[i].state = State::kReady;
       order.push_back(static_cast<int>(i));
     }
@@ -274,6 +280,7 @@ class Launcher {
       for (Fiber& fiber : fibers_) {
         fiber.state = State::kReady;
         fiber.shared_accesses = 0;
+        fiber.fences_before_barrier = fiber.fences;
       }
       return true;
     }
@@ -376,14 +383,14 @@ class Launcher {
     // Local buffers are accessed like global ones.
     const bool shared = shared_begin_ != nullptr && pointer >= shared_begin_ &&
                         pointer < shared_begin_ + shared_bytes_;
-    if (shared || access == EmulatedDevice::kSharedRead ||
-        access == EmulatedDevice::kSharedWrite) {
-      CheckWithin("shared memory", pointer - shared_begin_, bytes,
-                  shared_bytes_, write);
+    if (shared || access >= EmulatedDevice::kSharedRead) {
+      const int64_t offset = pointer - shared_begin_;
+      CheckWithin("shared memory", offset, bytes, shared_bytes_, write);
       if (!every_byte_) return;
       if (bytes == sizeof(float)) CheckBanks(pointer, verb);
-      return AccessTraces("shared memory", shared_traces_,
-                          pointer - shared_begin_, bytes, write);
+      if (access == EmulatedDevice::kFactorRead) CheckFence(offset);
+      return AccessTraces("shared memory", shared_traces_, offset, bytes,
+                          write);
     }
     for (Range& range : ranges_) {
       const int64_t offset = pointer - range.begin;
@@ -405,6 +412,21 @@ class Launcher {
       return;
     }
     Fail(fmt::format("{} {} bytes outside all buffers", verb, bytes));
+  }
+
+  // Checks that a fence and a barrier follow the last write of a byte.
+  void CheckFence(int64_t offset) {
+    const Trace& trace = shared_traces_[offset];
+    if (trace.write_block == Trace::kNobody) return;
+    const Fiber& writer = fibers_[trace.write_thread];
+    const int fences = trace.write_thread == thread_
+                           ? writer.fences
+                           : writer.fences_before_barrier;
+    if (fences > trace.write_fences) return;
+    Fail(
+        fmt::format("reads byte {} of shared memory without a fence after "
+                    "thread {}, which writes it",
+                    offset, trace.write_thread));
   }
 
   // Compares the n-th accesses of a warp's threads. Between two barriers, each
@@ -435,6 +457,7 @@ class Launcher {
       const Trace& trace = traces[offset + i];
       const Race race =
           TouchByte(traces[offset + i], {block_, thread_, epoch_}, write);
+      if (write) traces[offset + i].write_fences = fibers_[thread_].fences;
       if (race == Race::kNone) continue;
       return Fail(fmt::format(
           "{} byte {} of {} and races with {}", verb, offset + i, name,

@@ -9,6 +9,8 @@
 //   - races: two threads access a byte with no barrier in between, and one of
 //     them writes it (no barrier orders different blocks);
 //   - barriers and shuffles that some threads do not reach;
+//   - products of warp groups without the fences, the commit and the wait that
+//     they need;
 //   - shared memory bank conflicts of four or more ways.
 
 #include <memory>

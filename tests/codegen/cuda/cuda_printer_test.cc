@@ -58,7 +58,7 @@ TEST(PrintCuda, ColumnSums) {
   EXPECT_EQ(Functions(ColumnSums(12, 128)), R"(
 extern "C" __global__ void __launch_bounds__(32) fusor_p0(const F16::Memory* b0, F32::Memory* b1) {
   [[maybe_unused]] const int x = threadIdx.x % 8, y = threadIdx.x / 8;
-  __shared__ __align__(16) unsigned char shared[1024];
+  __shared__ __align__(1024) unsigned char shared[1024];
   FUSOR_ON_SHARED(shared, 1024);
   float r0[8];
   float r1[8];

@@ -1,5 +1,6 @@
 // Kernels compiled by NVRTC. It compiles for a GPU on machines without it.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "codegen/compiler.h"
@@ -96,53 +97,71 @@ TEST(NvrtcTest, ShowsTextPtxAndResources) {
                             "stack\n"));
 }
 
-// Expects that a contraction for an H200 computes on tensor cores, from
-// operands that are copied to shared memory while it computes, or that it
-// computes, and that it holds its sums in registers.
-void ExpectTensorCoreCode(const ir::Graph& body, bool copies) {
-  const auto compiler = Compiler("nvidia-h200");
-  const auto artifacts = compiler->KernelArtifacts(
-      codegen::LowerTensorCore(body, compiler->target(), false).kernel);
-  const std::string& ptx = artifacts[1].text;
-  EXPECT_THAT(ptx, HasSubstr("mma.sync.aligned.m16n8k16.row.col.f32."));
-  EXPECT_THAT(ptx, HasSubstr("ldmatrix.sync.aligned.m8n8.x4."));
-  EXPECT_EQ(ptx.find("cp.async.cg.shared.global") != std::string::npos, copies);
-  EXPECT_THAT(artifacts.back().text,
-              ContainsRegex("fusor_p0: ([1-9][0-9]|1[01][0-9]|12[0-8]) "
-                            "registers, 0 bytes of stack\n"));
+// Expects that a contraction computes on tensor cores, from operands that are
+// copied to shared memory while it computes, or that it computes, and that it
+// holds its sums in registers. `columns`: of an instruction of a group of warps
+// on an H200; 0 if single warps compute.
+void ExpectTensorCoreCode(const ir::Graph& body, int columns) {
+  for (const char* target : {"nvidia-h200", "nvidia-b200"}) {
+    const auto compiler = Compiler(target);
+    const auto artifacts = compiler->KernelArtifacts(
+        codegen::LowerTensorCore(body, compiler->target(), false).kernel);
+    const std::string& ptx = artifacts[1].text;
+    if (compiler->target().has_wgmma() && columns > 0) {
+      EXPECT_THAT(ptx,
+                  HasSubstr(fmt::format(
+                      "wgmma.mma_async.sync.aligned.m64n{}k16.f32.", columns)));
+      EXPECT_THAT(ptx, HasSubstr("fence.proxy.async.shared::cta;"));
+      EXPECT_THAT(ptx, Not(HasSubstr("mma.sync")));
+    } else {
+      EXPECT_THAT(ptx, HasSubstr("mma.sync.aligned.m16n8k16.row.col.f32."));
+      EXPECT_THAT(ptx, HasSubstr("ldmatrix.sync.aligned.m8n8.x4."));
+    }
+    EXPECT_THAT(ptx, HasSubstr("cp.async.cg.shared.global"));
+    EXPECT_THAT(artifacts.back().text,
+                ContainsRegex("fusor_p0: ([1-9][0-9]|1[01][0-9]|12[0-8]) "
+                              "registers, 0 bytes of stack\n"))
+        << target;
+  }
 }
 
 // A 1x1 convolution of 256 -> 64 channels and its gradients.
 TEST(NvrtcTest, TensorCoreKernelsKeepTheirSumsInRegisters) {
-  for (const char* text : {R"(graph forward {
+  const std::pair<const char*, int> cases[] = {{R"(graph forward {
              %x = data : bf16[16,256,28,28]{acdb}
              %w = data : bf16[64,256,1,1]{acdb}
              %y = conv2d(%x, %w) : bf16[16,64,28,28]{acdb}
              return %y as "y"
            })",
-                           R"(graph grad_input {
+                                                64},
+                                               {R"(graph grad_input {
              %dy = data : f16[16,64,28,28]{acdb}
              %w = data : f16[64,256,1,1]{acdb}
              %dx = conv2d_grad_input(%dy, %w) {input_shape=[16,256,28,28]}
                : f16[16,256,28,28]{acdb}
              return %dx as "dx"
            })",
-                           R"(graph grad_weight {
+                                                128},
+                                               {R"(graph grad_weight {
              %x = data : bf16[16,256,28,28]{acdb}
              %dy = data : bf16[16,64,28,28]{acdb}
              %dw = conv2d_grad_weight(%x, %dy) {weight_shape=[64,256,1,1]}
                : bf16[64,256,1,1]{acdb}
              return %dw as "dw"
            })",
-                           // Tiles extend beyond rows, columns and sums.
-                           R"(graph forward {
+                                                64},
+                                               // Tiles extend beyond rows,
+                                               // columns and sums.
+                                               {R"(graph forward {
              %x = data : f16[3,24,7,7]{acdb}
              %w = data : f16[144,24,1,1]{acdb}
              %y = conv2d(%x, %w) : f16[3,144,7,7]{acdb}
              return %y as "y"
-           })"}) {
+           })",
+                                                0}};
+  for (const auto& [text, columns] : cases) {
     SCOPED_TRACE(text);
-    ExpectTensorCoreCode(*ParseOrDie(text), /*copies=*/true);
+    ExpectTensorCoreCode(*ParseOrDie(text), columns);
   }
 }
 
@@ -162,7 +181,7 @@ TEST(NvrtcTest, TensorCoreKernelsWithStatisticsKeepTheirSumsInRegisters) {
   fusion.AddChannelSums();
   fusion.SetPrologue({input(1), input(2), input(3)});
   const ir::Node* node = std::move(fusion).Build(*graph, nullptr);
-  ExpectTensorCoreCode(*node->body(), /*copies=*/true);  // of the weight
+  ExpectTensorCoreCode(*node->body(), 64);
 }
 
 // A data gradient that is masked, with sums of the gradient of a normalisation.
@@ -185,7 +204,7 @@ TEST(NvrtcTest, TensorCoreKernelsWithMasksKeepTheirSumsInRegisters) {
   ir::LibraryFusion fusion(*graph->nodes()[0]);
   fusion.MaskAndSum({&norm, 1}, input(3));
   const ir::Node* node = std::move(fusion).Build(*graph, nullptr);
-  ExpectTensorCoreCode(*node->body(), /*copies=*/true);
+  ExpectTensorCoreCode(*node->body(), 128);
 }
 
 TEST(NvrtcTest, ShowsSassWhereThereIsADisassembler) {

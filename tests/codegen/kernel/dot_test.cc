@@ -23,24 +23,24 @@ using ::testing::HasSubstr;
 constexpr int kLeft = 0, kRight = 1, kResult = 2, kFactors = 3,
               kSums = 4;  // buffers
 constexpr int64_t kTileRows = 16, kTileColumns = 32, kTileDepth = 16;
-constexpr int64_t kFactorStride = 24;  // of a factor's rows in shared memory
 constexpr int64_t kSumStride = 40;
 // Axes of the phase.
 constexpr int kBlock = 0, kThreadRow = 1;
 
 // Emits the loops that store `lines` lines of `length` elements of an operand,
-// one after another, in shared memory.
+// one after another, in rows of a tile in shared memory.
 void CopyFactor(KernelBuilder& b, int operand, int64_t offset, int64_t lines,
-                int64_t length, int64_t stride, int64_t task_stride) {
+                int64_t length, int64_t task_stride) {
   const int turn = b.AddAxis("turn", lines / 4);
   const int lane = b.AddAxis("lane", length, AxisKind::kVector);
   const auto turns = b.BeginLoop(turn);
   const auto lanes = b.BeginLoop(lane);
   Index from{0, {{turn, 4 * length}, {kThreadRow, length}, {lane, 1}}};
   if (task_stride > 0) from.terms.push_back({kBlock, task_stride});
-  b.Store(kFactors,
-          {offset, {{turn, 4 * stride}, {kThreadRow, stride}, {lane, 1}}},
-          b.Load(operand, from));
+  b.Store(
+      kFactors,
+      {offset, {{turn, 4 * Dot::kTile}, {kThreadRow, Dot::kTile}, {lane, 1}}},
+      b.Load(operand, from));
 }
 
 // c[32, 32] = a[32, 16] x b[16, 32] in two blocks of 16 rows and 32 threads.
@@ -53,8 +53,8 @@ Kernel DotKernel() {
   b.AddBuffer("b", DType::kBF16, kTileDepth * kTileColumns, BufferUse::kRead);
   b.AddBuffer("c", DType::kF32, 2 * kTileRows * kTileColumns,
               BufferUse::kWritten);
-  const int64_t second = kTileRows * kFactorStride;
-  b.AddBuffer("factors", DType::kBF16, second + kTileDepth * kSumStride,
+  const int64_t second = Dot::kTileElements;
+  b.AddBuffer("factors", DType::kBF16, 2 * Dot::kTileElements,
               BufferUse::kLocal);
   b.AddBuffer("sums", DType::kF32, kTileRows * kSumStride, BufferUse::kLocal);
   b.ShareMemory(kSums, kFactors);
@@ -63,16 +63,13 @@ Kernel DotKernel() {
   {
     const auto phase = b.BeginPhase({kBlock, kThreadRow});
     const int matrix = b.Matrix(kTileRows, kTileColumns);
-    CopyFactor(b, kLeft, 0, kTileRows, kTileDepth, kFactorStride,
-               kTileRows * kTileDepth);
-    CopyFactor(b, kRight, second, kTileDepth, kTileColumns, kSumStride, 0);
+    CopyFactor(b, kLeft, 0, kTileRows, kTileDepth, kTileRows * kTileDepth);
+    CopyFactor(b, kRight, second, kTileDepth, kTileColumns, 0);
     b.Barrier();
     Dot dot{.depth = kTileDepth};
-    dot.factors[0] = {.buffer = kFactors, .stride = kFactorStride};
-    dot.factors[1] = {.buffer = kFactors,
-                      .offset = second,
-                      .stride = kSumStride,
-                      .depth_major = true};
+    dot.factors[0] = {.buffer = kFactors};
+    dot.factors[1] = {
+        .buffer = kFactors, .offset = second, .depth_major = true};
     b.AddDot(matrix, dot);
     b.Barrier();
     b.StoreMatrix(kSums, kSumStride, matrix);
@@ -125,8 +122,8 @@ TEST(Dot, HasText) {
                               "sums\n"));
   EXPECT_THAT(text, HasSubstr("  r0 f32 matrix 16x32\n"));
   EXPECT_THAT(text, HasSubstr("    barrier\n"
-                              "    r0 = dot b3[0] stride 24, b3[384] stride 40 "
-                              "depth-major, depth 16\n"
+                              "    r0 = dot b3[0], b3[4096] depth-major, "
+                              "depth 16\n"
                               "    barrier\n"
                               "    store_matrix b4[0] stride 40, r0\n"
                               "    barrier\n"));
@@ -166,7 +163,7 @@ TEST(Dot, AddsProducts) {
   Verify(kernel);
   std::vector<uint16_t> a(2 * kTileRows * kTileDepth),
       b(kTileDepth * kTileColumns);
-  std::vector<float> c(2 * kTileRows * kTileColumns), local(2000);
+  std::vector<float> c(2 * kTileRows * kTileColumns), local(4096);
   const auto value = [](size_t i) {
     return static_cast<float>(i * 7 % 11) - 5;
   };
@@ -192,14 +189,13 @@ TEST(Dot, AddsProducts) {
 TEST(Dot, SharesMemory) {
   const SharedMemory memory = SharedMemoryOf(DotKernel());
   EXPECT_EQ(memory.offsets, (std::vector<int64_t>{-1, -1, -1, 0, 0}));
-  EXPECT_EQ(memory.bytes, 2560);  // sums
+  EXPECT_EQ(memory.bytes, 2 * Dot::kTileElements * 2);  // factors
 }
 
 TEST(Dot, NeedsBarriers) {
-  ExpectRejected(
-      [](Kernel& k) { Erase(k, Find(k, StmtKind::kBarrier, 0)); },
-      "dot b3[0] stride 24, b3[384] stride 40 depth-major, depth 16: "
-      "no barrier after the stores to factors");
+  ExpectRejected([](Kernel& k) { Erase(k, Find(k, StmtKind::kBarrier, 0)); },
+                 "dot b3[0], b3[4096] depth-major, depth 16: "
+                 "no barrier after the stores to factors");
   ExpectRejected([](Kernel& k) { Erase(k, Find(k, StmtKind::kBarrier, 1)); },
                  "no barrier after the loads of factors");
   ExpectRejected([](Kernel& k) { Erase(k, Find(k, StmtKind::kBarrier, 2)); },
@@ -229,9 +225,9 @@ TEST(Dot, HasFactorsInsideOfLocalBuffers) {
   ExpectRejected(dot([](Dot& d) { d.factors[0].buffer = kLeft; }),
                  "b0 is not local");
   ExpectRejected(dot([](Dot& d) { d.factors[1].offset += 16; }),
-                 "factor 1 of 16x32 in bf16 factors[1024]");
-  ExpectRejected(dot([](Dot& d) { d.factors[0].stride = 8; }),
-                 "factor 0 of 16x16");
+                 "factor 1 of 32x16 in bf16 factors[8192]");
+  ExpectRejected(dot([](Dot& d) { d.factors[1].offset += Dot::kTileElements; }),
+                 "factor 1 of 32x16");
   ExpectRejected(dot([](Dot& d) { d.depth = 12; }), "depth");
   ExpectRejected(dot([](Dot& d) { d.factors[0].buffer = kSums; }),
                  "in f32 sums");
@@ -257,11 +253,8 @@ TEST(Dot, BelongsToAllThreadsOfABlock) {
 }
 
 TEST(Dot, StoresSumsThatWereMade) {
-  ExpectRejected(
-      [](Kernel& k) {
-        Find(k, StmtKind::kStoreMatrix).dot.factors[0].stride = 16;
-      },
-      "store_matrix b4[0] stride 16, r0: stride");
+  ExpectRejected([](Kernel& k) { Find(k, StmtKind::kStoreMatrix).stride = 16; },
+                 "store_matrix b4[0] stride 16, r0: stride");
   ExpectRejected([](Kernel& k) { Erase(k, Find(k, StmtKind::kInit)); },
                  "r0 holds no sums");
   ExpectRejected([](Kernel& k) { Erase(k, Find(k, StmtKind::kStoreMatrix)); },

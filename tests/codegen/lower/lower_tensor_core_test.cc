@@ -22,7 +22,9 @@
 namespace fusor::codegen {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::ContainsRegex;
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -95,9 +97,12 @@ class TensorCoreCase {
   std::vector<std::vector<uint8_t>> storage_;  // by kernel buffer
 };
 
-test::EmulatedModule ModuleOf(const std::vector<TensorCoreCase>& cases) {
+test::EmulatedModule ModuleOf(const std::vector<TensorCoreCase>& cases,
+                              MatrixUnit unit) {
   std::vector<std::string> texts;
-  for (const TensorCoreCase& c : cases) texts.push_back(PrintCuda(c.kernel()));
+  for (const TensorCoreCase& c : cases) {
+    texts.push_back(PrintCuda(c.kernel(), unit));
+  }
   return test::EmulatedModule(texts);
 }
 
@@ -106,20 +111,23 @@ TEST(LowerTensorCore, RandomContractionsAgreeWithTheInterpreter) {
   for (uint64_t seed = 0; seed < 48; ++seed) {
     cases.emplace_back(test::RandomTensorCoreContraction(seed), seed);
   }
-  const test::EmulatedModule module = ModuleOf(cases);
+  const test::EmulatedModule mma = ModuleOf(cases, MatrixUnit::kMma);
+  const test::EmulatedModule wgmma = ModuleOf(cases, MatrixUnit::kWgmma);
   for (size_t c = 0; c < cases.size() && !HasFailure(); ++c) {
     SCOPED_TRACE(ir::Print(cases[c].body()));
     // Kernels do not round what they compute of a factor in registers.
     const auto expected = cases[c].Expected(ir::EvalMode::kExact);
-    const auto interpreted = cases[c].Interpreted();
-    const auto emulated = cases[c].Emulated(module, c);
     const double tolerance = test::ContractionTolerance(cases[c].body());
-    for (size_t i = 0; i < expected.size(); ++i) {
-      EXPECT_LT(test::MaxRelativeError(interpreted[i], expected[i]), tolerance)
-          << "interpreter, output " << i;
-      EXPECT_LT(test::MaxRelativeError(emulated[i], expected[i]), tolerance)
-          << "emulator, output " << i;
-    }
+    const auto expect = [&](const std::vector<ir::Tensor>& actual,
+                            const char* where) {
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_LT(test::MaxRelativeError(actual[i], expected[i]), tolerance)
+            << where << ", output " << i;
+      }
+    };
+    expect(cases[c].Interpreted(), "interpreter");
+    expect(cases[c].Emulated(mma, c), "mma.sync");
+    expect(cases[c].Emulated(wgmma, c), "wgmma");
   }
 }
 
@@ -159,12 +167,14 @@ TEST(LowerTensorCore, SumsOfIntegersAreExact) {
   EXPECT_TRUE(std::ranges::any_of(
       cases[2].kernel().buffers,
       [](const KernelBuffer& buffer) { return buffer.name == "partial"; }));
-  const test::EmulatedModule module = ModuleOf(cases);
-  for (size_t c = 0; c < cases.size(); ++c) {
-    SCOPED_TRACE(kDirections[c]);
-    const auto expected = cases[c].Expected();
-    EXPECT_EQ(cases[c].Interpreted()[0].data, expected[0].data);
-    EXPECT_EQ(cases[c].Emulated(module, c)[0].data, expected[0].data);
+  for (const MatrixUnit unit : {MatrixUnit::kMma, MatrixUnit::kWgmma}) {
+    const test::EmulatedModule module = ModuleOf(cases, unit);
+    for (size_t c = 0; c < cases.size(); ++c) {
+      SCOPED_TRACE(kDirections[c]);
+      const auto expected = cases[c].Expected();
+      EXPECT_EQ(cases[c].Interpreted()[0].data, expected[0].data);
+      EXPECT_EQ(cases[c].Emulated(module, c)[0].data, expected[0].data);
+    }
   }
 }
 
@@ -208,23 +218,28 @@ TEST(LowerTensorCore, RemaindersAreCopiedAsynchronously) {
   EXPECT_THAT(body, ContainsRegex("CopyAsync\\(.* < 147 && .* < 24\\);"));
   EXPECT_THAT(body, ContainsRegex("CopyAsync\\(.* < 144 && .* < 24\\);"));
   EXPECT_THAT(body, Not(HasSubstr("active")));
-  EXPECT_THAT(body, HasSubstr("Dot<F16, 4, 32,"));
+  EXPECT_THAT(body, HasSubstr("Dot<F16, 2, 32,"));
 }
 
-// Expects that the kernel has that many barriers, and that the emulator finds a
-// race without any of them.
-void ExpectEachBarrierIsNeeded(const TensorCoreCase& c, size_t barriers) {
-  constexpr std::string_view kBarrier = "__syncthreads();";
-  const std::string text = PrintCuda(c.kernel());
-  std::vector<std::string> damaged;
-  for (size_t at = text.find("extern \"C\"");
-       (at = text.find(kBarrier, at)) != std::string::npos; ++at) {
-    damaged.push_back(text);
-    damaged.back().replace(at, kBarrier.size(), "");
+// Returns the text without all occurrences of `what` in its last part, which
+// starts with `from`.
+std::string Without(std::string text, std::string_view what,
+                    std::string_view from) {
+  size_t at = text.find(from);
+  EXPECT_NE(text.find(what, at), std::string::npos) << what;
+  while ((at = text.find(what, at)) != std::string::npos) {
+    text.erase(at, what.size());
   }
-  ASSERT_EQ(damaged.size(), barriers);
-  const test::EmulatedModule module(damaged);
-  for (size_t barrier = 0; barrier < barriers; ++barrier) {
+  return text;
+}
+
+// Returns what the emulator says about the texts of a kernel, which differ
+// after the prelude.
+std::vector<std::string> ProblemsOf(const TensorCoreCase& c,
+                                    const std::vector<std::string>& texts) {
+  const test::EmulatedModule module(texts);
+  std::vector<std::string> problems;
+  for (size_t i = 0; i < texts.size(); ++i) {
     std::vector<std::vector<uint8_t>> storage;
     std::vector<test::EmulatedBuffer> buffers;
     for (const KernelBuffer& buffer : c.kernel().buffers) {
@@ -232,14 +247,33 @@ void ExpectEachBarrierIsNeeded(const TensorCoreCase& c, size_t barriers) {
       buffers.push_back({storage.back().data(), buffer.num_bytes(),
                          buffer.written, !buffer.written});
     }
-    EXPECT_THAT(module.Run(barrier, CudaLaunches(c.kernel()), buffers),
-                HasSubstr("shared memory and races with"))
-        << barrier;
+    problems.push_back(module.Run(i, CudaLaunches(c.kernel()), buffers));
   }
+  return problems;
+}
+
+// Expects that the kernel has that many barriers, and that the emulator finds a
+// race without any of them.
+void ExpectEachBarrierIsNeeded(const TensorCoreCase& c, size_t barriers,
+                               MatrixUnit unit) {
+  constexpr std::string_view kBarrier = "__syncthreads();";
+  const std::string text = PrintCuda(c.kernel(), unit);
+  std::vector<std::string> damaged;
+  for (size_t at = text.find("extern \"C\"");
+       (at = text.find(kBarrier, at)) != std::string::npos; ++at) {
+    damaged.push_back(text);
+    damaged.back().replace(at, kBarrier.size(), "");
+  }
+  ASSERT_EQ(damaged.size(), barriers);
+  EXPECT_THAT(ProblemsOf(c, damaged),
+              Each(AnyOf(HasSubstr("shared memory and races with"),
+                         HasSubstr("shared memory without a fence after"))));
 }
 
 TEST(LowerTensorCore, TheEmulatorFindsMissingBarriers) {
-  ExpectEachBarrierIsNeeded({test::ParseOrDie(kDirections[0]), 1}, 3);
+  for (const MatrixUnit unit : {MatrixUnit::kMma, MatrixUnit::kWgmma}) {
+    ExpectEachBarrierIsNeeded({test::ParseOrDie(kDirections[0]), 1}, 3, unit);
+  }
 }
 
 constexpr const char* kFiveSteps = R"(graph g {
@@ -251,45 +285,65 @@ constexpr const char* kFiveSteps = R"(graph g {
 
 // Two barriers in the loop over pairs of steps, one before the last step, one
 // after it, and one after its sums are stored.
-TEST(LowerTensorCore, TheEmulatorFindsMissingBarriersOfTwoBuffers) {
-  ExpectEachBarrierIsNeeded({test::ParseOrDie(kFiveSteps), 1}, 5);
+TEST(LowerTensorCore, TheEmulatorFindsMissingBarriersOfTwoHalves) {
+  for (const MatrixUnit unit : {MatrixUnit::kMma, MatrixUnit::kWgmma}) {
+    ExpectEachBarrierIsNeeded({test::ParseOrDie(kFiveSteps), 1}, 5, unit);
+  }
 }
 
-// Two buffers of factors and the sums need more than a block has without
-// asking. A factor that is computed has one buffer.
-TEST(LowerTensorCore, TwoBuffersAreDynamicSharedMemory) {
+TEST(LowerTensorCore, TheEmulatorFindsWhatWarpGroupsLack) {
+  const TensorCoreCase c(test::ParseOrDie(kFiveSteps), 1);
+  const std::string text = PrintCuda(c.kernel(), MatrixUnit::kWgmma);
+  const auto without = [&](std::string_view what, std::string_view from) {
+    return Without(text, what, from);
+  };
+  constexpr std::string_view kKernel = "extern \"C\"";
+  constexpr std::string_view kDot = "void GroupDot(";
+  std::string late = text;  // the fence is behind the barrier
+  const size_t fence = late.find("PublishFactors();", late.find(kKernel));
+  const size_t barrier = late.find("__syncthreads();", fence);
+  late.insert(barrier + 16, " PublishFactors();");
+  late.erase(fence, 17);
+  const auto problem = [&](const std::string& damaged) {
+    return ProblemsOf(c, {damaged})[0];
+  };
+  EXPECT_EQ(problem(text), "");
+  EXPECT_THAT(problem(without("PublishFactors();", kKernel)),
+              HasSubstr("without a fence after thread"));
+  EXPECT_THAT(problem(late), HasSubstr("without a fence after thread"));
+  EXPECT_THAT(problem(without("BeginProducts(sums[0]);", kDot)),
+              HasSubstr("without a fence after its sums were set"));
+  EXPECT_THAT(problem(without("CommitProducts();", kDot)),
+              HasSubstr("products that it does not wait for"));
+  EXPECT_THAT(problem(without("WaitForProducts(r0);", kKernel)),
+              HasSubstr("products that it does not wait for"));
+}
+
+// Tiles of 128x64 need two halves of 24 KB, which a block has without asking.
+// The sums of a tile of 128x128 need more.
+TEST(LowerTensorCore, LargeTilesHaveDynamicSharedMemory) {
   const auto launch = [](const std::string& text) {
     return CudaLaunches(TensorCoreCase(test::ParseOrDie(text), 1).kernel())[0];
   };
-  std::string computed = kFiveSteps;
-  computed.replace(computed.find("  %y"), 0,
-                   "  %r = relu(%a) : f16[128,320]\n");
-  computed.replace(computed.find("matmul(%a"), 9, "matmul(%r");
-  EXPECT_EQ(launch(kFiveSteps).dynamic_bytes,
-            128 * 72 * 4 + (128 + 64) * 72 * 2);
-  EXPECT_EQ(launch(computed).dynamic_bytes, 0);
+  std::string wide = kFiveSteps;
+  for (size_t at; (at = wide.find(",64]")) != std::string::npos;) {
+    wide.replace(at, 4, ",128]");
+  }
+  EXPECT_EQ(launch(kFiveSteps).dynamic_bytes, 0);
+  EXPECT_EQ(launch(wide).dynamic_bytes, 128 * (128 + 8) * 4);
 }
 
-// An instruction reads 16 bytes of each of eight rows. They are in different
-// banks if these cover all 128 bytes.
-TEST(LowerTensorCore, RowsInSharedMemoryAreInDifferentBanks) {
-  for (const char* text : kDirections) {
-    const TensorCoreCase c(test::ParseOrDie(text), 1);
-    int dots = 0;
-    for (const Phase& phase : c.kernel().phases) {
-      VisitStatements(phase.body, [&](const Stmt& stmt) {
-        if (stmt.kind != StmtKind::kDot) return;
-        ++dots;
-        for (const Dot::Factor& factor : stmt.dot.factors) {
-          std::set<int64_t> banks;
-          for (int64_t row = 0; row < 8; ++row) {
-            banks.insert(row * factor.stride * 2 % 128 / 16);
-          }
-          EXPECT_EQ(banks.size(), 8u) << factor.stride;
-        }
-      });
-    }
-    EXPECT_GE(dots, 1);
+// An instruction loads 16 bytes of each of eight rows.
+TEST(LowerTensorCore, TheEmulatorFindsBankConflictsOfMatrices) {
+  for (const char* direction : kDirections) {
+    const TensorCoreCase c(test::ParseOrDie(direction), 1);
+    const std::string text = PrintCuda(c.kernel(), MatrixUnit::kMma);
+    std::string linear = text;
+    const std::string_view swizzled = "index ^ (index >> 6 & 7) << 3";
+    linear.replace(linear.find(swizzled), swizzled.size(), "index");
+    EXPECT_EQ(ProblemsOf(c, {text})[0], "");
+    EXPECT_THAT(ProblemsOf(c, {linear})[0],
+                HasSubstr("loads a matrix with a bank conflict"));
   }
 }
 
