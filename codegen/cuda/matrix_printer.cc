@@ -80,14 +80,18 @@ int MatrixPrinter::Unroll(const Stmt& loop) const {
   bool stores = false;
   bool computes = false;
   bool outer = false;
+  bool reduces = false;
   int64_t loads = 0;  // of an iteration
   VisitStatements(loop.body, [&](const Stmt& stmt) {
     stores |= stmt.kind == StmtKind::kStore && IsFactor(stmt.buffer);
     computes |= stmt.kind == StmtKind::kCompute;
+    reduces |= stmt.kind == StmtKind::kReduceBlock;
     outer |= stmt.kind == StmtKind::kDot ||
              (stmt.kind == StmtKind::kLoop && !kernel_.axes[stmt.axis].vector);
     loads += stmt.kind == StmtKind::kLoad && Names(stmt.index, loop.axis);
   });
+  if (sums_.empty()) return 0;
+  if (reduces) return 1;
   if (!stores || !computes) return 0;
   return outer || loads > 1 ? 1 : 2;
 }

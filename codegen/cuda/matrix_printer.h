@@ -34,9 +34,10 @@ class MatrixPrinter {
   // bytes and do not cross a multiple of 16 bytes.
   bool IsFactor(int buffer) const { return factors_.contains(buffer); }
 
-  // Returns how often to unroll a loop that stores factors that it computes; 0
-  // for other loops, whose unrolling is the compiler's choice. It would use all
-  // registers for loads ahead, and then spill. Two loads keep enough in flight.
+  // Returns how often to unroll a loop that stores factors that it computes, or
+  // that adds columns of the result; 0 for other loops, whose unrolling is the
+  // compiler's choice. It would use all registers for loads ahead, and then
+  // spill. Two loads keep enough in flight.
   int Unroll(const Stmt& loop) const;
 
   // Return a statement, or several in a line.

@@ -32,10 +32,6 @@ namespace {
 constexpr int64_t kStep = Dot::kTile;
 constexpr int64_t kWidth = 8;        // elements of a thread
 constexpr int64_t kThreadRows = 32;  // rows of threads
-// Rows or columns of a tile: the larger number, unless tiles of the smaller one
-// extend less beyond the result.
-constexpr int64_t kMany = 2 * Dot::kTile;
-constexpr int64_t kFew = Dot::kTile;
 // Divides the depth of kDot.
 constexpr int64_t kDepthUnit = 16;
 // Shared memory between the rows of the sums, in elements, so that neighbouring
@@ -50,10 +46,6 @@ constexpr int64_t kStepsPerChunk = 8;
 constexpr int64_t kMostSums = 64;
 
 constexpr AxisPart kNoLoop{-1, 0};
-
-int64_t TileExtent(int64_t extent) {
-  return CeilDiv(extent, kMany) * 2 == CeilDiv(extent, kFew) ? kMany : kFew;
-}
 
 // The axes of the nest.
 struct Axes {
@@ -72,10 +64,8 @@ class TensorCoreLowering : ContractionEmitter {
   LoweredKernel Lower() {
     FindAxes();
     builder_.SetLanes(kStep, kWidth);
-    rows_ = TileExtent(Extent(axes_.row));
-    // Warps that multiply alone hold parts of the factors, too, and so have
-    // registers for the sums of fewer columns.
-    columns_ = target_.has_wgmma() ? TileExtent(Extent(axes_.column)) : kFew;
+    rows_ = ir::TensorCoreTileRows(Extent(axes_.row));
+    columns_ = ir::TensorCoreTileColumns(Extent(axes_.column), target_);
     chunks_ = NumChunks();
     if (chunks_ > 1) AddPartialBuffer(chunks_);
     EmitTiles();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/library_fusion.h"
+#include "ir/support/integer_math.h"
 #include "ir/support/str.h"
 
 namespace fusor::ir {
@@ -19,7 +20,24 @@ bool AreOnes(const std::vector<int64_t>& numbers) {
                      [](int64_t number) { return number == 1; });
 }
 
+constexpr int64_t kSmallTile = 64;
+constexpr int64_t kLargeTile = 128;
+
+int64_t TileExtent(int64_t extent) {
+  const bool large =
+      CeilDiv(extent, kLargeTile) * 2 == CeilDiv(extent, kSmallTile);
+  return large ? kLargeTile : kSmallTile;
+}
+
 }  // namespace
+
+int64_t TensorCoreTileRows(int64_t rows) { return TileExtent(rows); }
+
+// Warps that multiply alone hold parts of the factors, too, and so have
+// registers for the sums of fewer columns.
+int64_t TensorCoreTileColumns(int64_t columns, const Target& target) {
+  return target.has_wgmma() ? TileExtent(columns) : kSmallTile;
+}
 
 std::optional<Convolution> ConvolutionOf(const Node& node) {
   const Node& op = LibraryOp(node);

@@ -37,9 +37,11 @@ bool IsDepthwise(const Node& node);
 // True for a depthwise data gradient whose filters move by more than a pixel.
 bool IsStridedDepthwiseGradient(const Node& node);
 
-// Columns of a tile of a matrix product that tensor cores compute in a
-// generated kernel, codegen::LowerTensorCore, and the summed indices of a step.
-inline constexpr int64_t kTensorCoreTile = 64;
+// Rows and columns of the tiles of a matrix product in a generated kernel for
+// tensor cores, codegen::LowerTensorCore: 128, or 64 where such tiles extend
+// less beyond the product.
+int64_t TensorCoreTileRows(int64_t rows);
+int64_t TensorCoreTileColumns(int64_t columns, const Target& target);
 // Divides the channels of convolutions for which it loads 16 bytes at once.
 inline constexpr int64_t kTensorCoreUnit = 8;
 // True for a 1x1 convolution, or a gradient of one, with stride 1 and of 16-bit

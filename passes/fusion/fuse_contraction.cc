@@ -477,6 +477,14 @@ class ContractionFusion {
         });
   }
 
+  // Returns the tiles of a kernel for tensor cores along a factor.
+  int64_t NumTiles(const Contraction& contraction, int factor) const {
+    const int64_t extent = contraction.FreeExtent(factor);
+    return CeilDiv(extent, factor == contraction.column_factor
+                               ? ir::TensorCoreTileColumns(extent, target_)
+                               : ir::TensorCoreTileRows(extent));
+  }
+
   void AddPrologue(Region& region, int factor, int64_t* prologue_ns) {
     const Value& value = *region.node->input(factor);
     if (!MayJoin(value.producer()) || owned_.contains(value.producer())) {
@@ -520,9 +528,7 @@ class ContractionFusion {
         });
     // On a GPU, each tile along the other factor computes it again.
     const int64_t times =
-        target_.simt ? CeilDiv(region.contraction.FreeExtent(1 - factor),
-                               ir::kTensorCoreTile)
-                     : 1;
+        target_.simt ? NumTiles(region.contraction, 1 - factor) : 1;
     const int64_t fmas = target_.simt ? 1 : kFmasPerCycle;
     *prologue_ns += static_cast<int64_t>(
         2 * fmas * kPrologueCycles *

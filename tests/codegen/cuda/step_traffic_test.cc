@@ -181,7 +181,7 @@ TEST(SurveyedTraffic, IsWhatKernelsNoLongerMove) {
 
 // Generated kernels of 1x1 convolutions also compute the gradients of
 // normalisations as they load their operands. In bf16, cuDNN fuses nothing with
-// convolutions. Scratch of the kernels, 4 MB per image, is included.
+// convolutions. Scratch of the kernels, 6 MB per image, is included.
 TEST(GeneratedConvolutions, MoveLessThanTheLibrarys) {
   const auto compiler =
       runtime::LoadBackend("cuda").CreateCompiler("nvidia-h200", {});
@@ -190,8 +190,8 @@ TEST(GeneratedConvolutions, MoveLessThanTheLibrarys) {
   }
   const auto graph = ResNet50();
   for (const auto& [dtype, lowering, library, generated] :
-       {std::tuple{ir::DType::kF16, NormLowering::kJoins, 256.2, 248.4},
-        std::tuple{ir::DType::kBF16, NormLowering::kKernels, 327.8, 277.9}}) {
+       {std::tuple{ir::DType::kF16, NormLowering::kJoins, 256.2, 248.6},
+        std::tuple{ir::DType::kBF16, NormLowering::kKernels, 327.8, 278.2}}) {
     SCOPED_TRACE(DTypeName(dtype));
     codegen::CompileOptions options = OptionsOf(true, lowering);
     options.passes.precision.dtype = dtype;
