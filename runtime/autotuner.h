@@ -28,7 +28,7 @@ struct TuneOptions {
 
 // One measured implementation of a convolution problem.
 struct TunedCandidate {
-  std::string problem;  // ir::ConvolutionProblem
+  std::string problem;  // ir::LibraryProblem
   int layers = 0;       // convolutions of the step with this problem
   ir::DType dtype = ir::DType::kF32;  // of the operands
   std::string name;                   // ir::LibraryCandidate::name

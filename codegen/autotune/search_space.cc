@@ -33,8 +33,8 @@ LibraryCall CallOf(const Node& node, const ir::LibraryCandidate& candidate) {
   return call;
 }
 
-// Returns the kernel of a generated candidate for a convolution, or a library
-// fusion of one.
+// Returns the kernel of a generated candidate for a matmul, a convolution, or a
+// library fusion of one.
 std::optional<Kernel> KernelOf(const LibraryCall& call,
                                const ir::Target& target) {
   if (call.attrs.String("algorithm") != ir::kGeneratedAlgorithm) return {};
@@ -212,15 +212,19 @@ std::vector<SearchCandidate> SearchSpace::Candidates() const {
   std::map<std::string, int> layers;
   std::vector<const Node*> firsts;
   for (const auto& node : graph_->nodes()) {
-    const std::string problem = ir::ConvolutionProblem(*node);
+    const std::string problem = ir::LibraryProblem(*node);
     if (problem.empty() || node->input(0)->type().dtype != DType::kF32) {
       continue;
     }
+    // On a CPU, fuse_contraction decides about matmuls.
+    const bool decided =
+        node->kind() == ir::OpKind::kMatmul && !compiler_.target().simt;
+    if (decided) continue;
     if (++layers[problem] == 1) firsts.push_back(node.get());
   }
   std::vector<SearchCandidate> all;
   for (const Node* node : firsts) {
-    const int count = layers[ir::ConvolutionProblem(*node)];
+    const int count = layers[ir::LibraryProblem(*node)];
     const bool mixed = IsMixed(*node);
     if (!mixed || DecidesPrecision()) {
       AddCandidates(*node, DType::kF32, count, all);
@@ -253,7 +257,7 @@ void SearchSpace::AddRewritten(std::vector<SearchCandidate>& all) const {
   for (const auto& graph : surveyed_) {
     for (const auto& node : graph->nodes()) {
       if (!ir::ConvolutionOf(*node).has_value()) continue;
-      const AutotuneResults::Key key{ir::ConvolutionProblem(*node),
+      const AutotuneResults::Key key{ir::LibraryProblem(*node),
                                      node->input(0)->type().dtype};
       const auto it = layers.find(key);
       if (it == layers.end() || !seen.insert(key).second) continue;
@@ -285,13 +289,13 @@ void SearchSpace::AddCandidates(const Node& node, DType dtype, int layers,
   }
   const bool decides = DecidesPrecision() && IsMixed(node);
   if (candidates.size() == 1 && !decides &&
-      !IsCompared(ir::ConvolutionProblem(node), dtype)) {
+      !IsCompared(ir::LibraryProblem(node), dtype)) {
     return;
   }
   for (const ir::LibraryCandidate& candidate : candidates) {
     const LibraryCall call = CallOf(retyped, candidate);
     all.push_back(
-        {.problem = ir::ConvolutionProblem(node),
+        {.problem = ir::LibraryProblem(node),
          .layers = layers,
          .dtype = dtype,
          .name = candidate.name,
@@ -325,7 +329,7 @@ AutotuneResults SearchSpace::Choose(
   if (!DecidesPrecision()) return choices;
   passes::WideRule rule = passes::ModelledRule(*context_);
   rule.times = [&](const Node& node) {
-    const std::string problem = ir::ConvolutionProblem(node);
+    const std::string problem = ir::LibraryProblem(node);
     return passes::PrecisionTimes{TimeIn(best, problem, DType::kF32),
                                   TimeIn(best, problem, mixed_)};
   };

@@ -44,7 +44,7 @@ std::map<ir::AutotuneResults::Key, RewriteDecision> DecideRewrites(
 
 // One way to run a convolution problem.
 struct SearchCandidate {
-  std::string problem;                // ir::ConvolutionProblem
+  std::string problem;                // ir::LibraryProblem
   int layers = 0;                     // convolutions per step with this problem
   ir::DType dtype = ir::DType::kF32;  // of its operands
   std::string name;                   // ir::LibraryCandidate::name

@@ -87,8 +87,8 @@ std::optional<ir::LibraryCandidate> DepthwiseKernel(const ir::Node& node,
   return candidate;
 }
 
-// Returns the generated kernel for a convolution on tensor cores. No GPU has
-// measured it, so it is listed after the library's engines.
+// Returns the generated kernel for a convolution or a matmul on tensor cores.
+// No GPU has measured it, so it is listed after the library's candidates.
 std::optional<ir::LibraryCandidate> TensorCoreKernel(
     const ir::Node& node, const ir::LibraryCandidate& library,
     const ir::Target& target) {
@@ -161,7 +161,13 @@ std::vector<ir::LibraryCandidate> CudaCompiler::Candidates(
     return {candidate};
   }
   if (IsRearranged(node)) return {AsTheyLie(node, ir::kGeneratedAlgorithm)};
-  if (IsKnownMatmul(node)) return {AsTheyLie(node, "cublaslt")};
+  if (IsKnownMatmul(node)) {
+    std::vector<ir::LibraryCandidate> candidates{AsTheyLie(node, "cublaslt")};
+    if (auto generated = TensorCoreKernel(node, candidates[0], target_)) {
+      candidates.push_back(*std::move(generated));
+    }
+    return candidates;
+  }
   const bool convolution = ir::ConvolutionOf(node).has_value();
   if (!convolution && !node.HasTrait(ir::OpTrait::kPooling)) return {};
   if (auto depthwise = DepthwiseKernel(node, target_)) return {*depthwise};

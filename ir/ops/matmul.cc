@@ -110,6 +110,7 @@ std::vector<OpDef> MakeMatmulOps() {
   op.layout = LayoutRule::kOrdered;
   op.attrs = {{"transpose_a", false},
               {"transpose_b", false},
+              {"algorithm", std::string("")},
               {"result_dtype", std::string("")}};
   op.infer = InferMatmul;
   op.gradient = GradMatmul;

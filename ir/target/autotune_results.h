@@ -28,7 +28,7 @@
 namespace fusor::ir {
 
 // The fastest choices measured on one machine. Plain data. Takes precedence
-// over the target's heuristics. Problems are named by ConvolutionProblem.
+// over the target's heuristics. Problems are named by LibraryProblem.
 struct AutotuneResults {
   using Key = std::pair<std::string, DType>;  // problem, dtype of its operands
 

@@ -29,6 +29,18 @@ int64_t TileExtent(int64_t extent) {
   return large ? kLargeTile : kSmallTile;
 }
 
+// Returns whether the matmul has row-major operands and results whose rows are
+// whole vectors, and more than one of each index.
+bool HasVectorRows(const Node& matmul) {
+  const auto fits = [](const TensorType& type) {
+    const Shape& shape = type.shape;
+    return type.layout.is_row_major() && shape.back() % kTensorCoreUnit == 0 &&
+           shape[shape.size() - 2] > 1;
+  };
+  return fits(matmul.input(0)->type()) && fits(matmul.input(1)->type()) &&
+         fits(matmul.output()->type());
+}
+
 }  // namespace
 
 int64_t TensorCoreTileRows(int64_t rows) { return TileExtent(rows); }
@@ -87,7 +99,7 @@ bool IsStridedDepthwiseGradient(const Node& node) {
 
 bool FitsTensorCores(const Node& node) {
   const auto conv = ConvolutionOf(node);
-  if (!conv.has_value()) return false;
+  if (!conv.has_value() && node.kind() != OpKind::kMatmul) return false;
   const Node& op = LibraryOp(node);
   const DType dtype = op.input(0)->type().dtype;
   const DType result = op.output()->type().dtype;
@@ -103,16 +115,28 @@ bool FitsTensorCores(const Node& node) {
         return output.value == op.input(0) || output.value == op.input(1);
       });
   if (returns_operand) return false;
+  if (!conv.has_value()) return HasVectorRows(node);
   const Shape& w = conv->weight.shape;
   const Attrs& attrs = op.attrs();
-  return w[2] == 1 && w[3] == 1 && attrs.Int("groups") == 1 &&
+  const bool pixels = conv->x.num_elements() > conv->x.shape[1];  // several
+  return pixels && w[2] == 1 && w[3] == 1 && attrs.Int("groups") == 1 &&
          AreOnes(attrs.Ints("stride")) &&
          std::ranges::all_of(attrs.Ints("pad"),
                              [](int64_t pad) { return pad == 0; }) &&
          w[0] % kTensorCoreUnit == 0 && w[1] % kTensorCoreUnit == 0;
 }
 
-std::string ConvolutionProblem(const Node& node) {
+std::string LibraryProblem(const Node& node) {
+  if (node.kind() == OpKind::kMatmul) {
+    const auto shape = [&](size_t i) {
+      return Numbers(node.input(i)->type().shape, "x");
+    };
+    const auto flag = [&](const char* name) -> int {
+      return node.attrs().Bool(name);
+    };
+    return fmt::format("matmul a={} b={} transpose={},{}", shape(0), shape(1),
+                       flag("transpose_a"), flag("transpose_b"));
+  }
   const auto conv = ConvolutionOf(node);
   if (!conv.has_value()) return "";
   const Node& op = LibraryOp(node);

@@ -42,17 +42,20 @@ bool IsStridedDepthwiseGradient(const Node& node);
 // less beyond the product.
 int64_t TensorCoreTileRows(int64_t rows);
 int64_t TensorCoreTileColumns(int64_t columns, const Target& target);
-// Divides the channels of convolutions for which it loads 16 bytes at once.
+// Divides the rows of operands for which it loads 16 bytes at once, e.g. the
+// channels of convolutions.
 inline constexpr int64_t kTensorCoreUnit = 8;
-// True for a 1x1 convolution, or a gradient of one, with stride 1 and of 16-bit
-// floats, that is such a product: of channels and of all images' pixels. Also
-// for a library fusion of one that does not return an operand of it.
+// True for a matmul, and for a 1x1 convolution with stride 1, or a gradient of
+// one, which is such a product: of channels and of all images' pixels. Operands
+// are 16-bit floats. Also for a library fusion of such a convolution that does
+// not return an operand of it.
 bool FitsTensorCores(const Node& node);
 
 // Returns a one-line key of what determines a library's speed besides dtypes,
 // layouts and algorithm: "conv2d x=16x64x56x56 w=64x64x3x3 stride=1,1 pad=1,1
 // dilation=1,1 groups=1", plus the ops of a library fusion:
-// " fused=conv2d,reduce,mul,reduce". "" for other ops.
-std::string ConvolutionProblem(const Node& node);
+// " fused=conv2d,reduce,mul,reduce". "matmul a=64x256 b=128x256 transpose=0,1"
+// for a matmul. "" for other ops, and for library fusions of matmuls.
+std::string LibraryProblem(const Node& node);
 
 }  // namespace fusor::ir

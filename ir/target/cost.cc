@@ -107,7 +107,7 @@ int64_t NodeFlops(const Node& node) {
 }
 
 int64_t DirectNs(const Node& node, const Target& target) {
-  const bool wide = ConvolutionOf(node)->x.dtype == DType::kF32;
+  const bool wide = LibraryOp(node).input(0)->type().dtype == DType::kF32;
   const double peak = wide ? target.peak_gflops_f32 : target.peak_gflops_16;
   return static_cast<int64_t>(2.0 * static_cast<double>(NodeMacs(node)) / peak);
 }

@@ -358,12 +358,13 @@ class ContractionFusion {
 
   // Returns whether a kernel for tensor cores can load the value, read with
   // that map beside a tensor of type `whole`: all images' pixels are one axis,
-  // so it reads all of them in the same order, or none.
+  // so it reads all of them in the same order, or none. A matmul has no pixels.
   static bool KeepsPixelsTogether(const Region& region, const Value& value,
                                   const ir::IndexMap& map,
                                   const ir::TensorType& whole) {
     const ir::TensorType& type = value.type();
     if (type.shape == whole.shape && type.layout == whole.layout) return true;
+    if (region.node->kind() == OpKind::kMatmul) return true;
     const ir::IndexMap& image = region.contraction.factors[0];
     const ir::Shape& extents = region.contraction.domain.extents;
     return std::ranges::none_of(map, [&](const ir::DimMap& dim) {

@@ -162,6 +162,7 @@ class Assignment {
         for (size_t i = 0; i < node.num_outputs(); ++i) {
           fixed_.insert(node.output(i));
         }
+        if (node.kind() == OpKind::kMatmul) ChooseMatmul(node);
         return;
       case LayoutRule::kMapped:
         return VisitMapped(node);
@@ -195,23 +196,38 @@ class Assignment {
     }
     if (candidate.has_value() && node.HasTrait(OpTrait::kConvolution)) {
       CountChoice(node);
-      changed_ |= node.attrs().String("algorithm") != candidate->algorithm;
-      node.mutable_attrs().Set("algorithm", candidate->algorithm);
-      context_.Record(
-          {.pass = kAssignLayoutPass,
-           .subject = node.output()->name(),
-           .accepted = true,
-           .reason = candidate->algorithm + " " + candidate->implementation,
-           .modelled_ns = candidate->modelled_ns,
-           .location = node.location()});
+      Choose(node, *candidate);
     }
+  }
+
+  // On a GPU, a kernel for tensor cores may be chosen. Libraries have only one
+  // candidate, whose algorithm they choose themselves.
+  void ChooseMatmul(Node& node) {
+    if (!context_.target().target().simt || !ir::FitsTensorCores(node)) return;
+    const auto candidate = ChooseCandidate(node, context_);
+    if (candidate.has_value() &&
+        candidate->algorithm == ir::kGeneratedAlgorithm) {
+      Choose(node, *candidate);
+    }
+  }
+
+  void Choose(Node& node, const ir::LibraryCandidate& candidate) {
+    changed_ |= node.attrs().String("algorithm") != candidate.algorithm;
+    node.mutable_attrs().Set("algorithm", candidate.algorithm);
+    context_.Record(
+        {.pass = kAssignLayoutPass,
+         .subject = node.output()->name(),
+         .accepted = true,
+         .reason = candidate.algorithm + " " + candidate.implementation,
+         .modelled_ns = candidate.modelled_ns,
+         .location = node.location()});
   }
 
   // These counters show whether the choices belong to this step.
   void CountChoice(const Node& node) {
     const ir::AutotuneResults& choices = context_.options().choices;
     if (choices.empty()) return;
-    const std::string problem = ir::ConvolutionProblem(node);
+    const std::string problem = ir::LibraryProblem(node);
     if (problem.empty()) return;
     Count("convolutions");
     const ir::DType dtype = node.input(0)->type().dtype;

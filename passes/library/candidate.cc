@@ -32,7 +32,7 @@ const std::string* ChosenName(const ir::Node& node,
                               const PassContext& context) {
   const ir::AutotuneResults& choices = context.options().choices;
   if (choices.empty()) return nullptr;
-  const std::string* name = choices.FindCandidate(ir::ConvolutionProblem(node),
+  const std::string* name = choices.FindCandidate(ir::LibraryProblem(node),
                                                   node.input(0)->type().dtype);
   const bool is_form =
       name != nullptr && (*name == kSpaceToDepth || *name == kPadChannels);
@@ -71,11 +71,11 @@ std::optional<ir::LibraryCandidate> ChooseCandidate(
   const std::string* name = ChosenName(node, context);
   if (name != nullptr && !candidates.empty()) {
     const auto named = FindByName(candidates, *name);
-    FUSOR_CHECK(
-        named != candidates.end(), kGraph,
-        "autotune results {}: {} in {}: expected {}, got {}",
-        context.options().choices.origin.file, ir::ConvolutionProblem(node),
-        DTypeName(node.input(0)->type().dtype), Names(candidates), *name);
+    FUSOR_CHECK(named != candidates.end(), kGraph,
+                "autotune results {}: {} in {}: expected {}, got {}",
+                context.options().choices.origin.file, ir::LibraryProblem(node),
+                DTypeName(node.input(0)->type().dtype), Names(candidates),
+                *name);
     std::rotate(candidates.begin(), named, named + 1);
   }
   for (ir::LibraryCandidate& candidate : candidates) {
@@ -93,9 +93,10 @@ std::optional<ir::LibraryCandidate> ChooseCandidate(
 bool IsGenerated(const ir::Node& node, const ir::TargetQueries& target) {
   const bool fusion = ir::IsLibraryFusion(node);
   if (node.op().fusion != ir::FusionKind::kLibrary && !fusion) return false;
-  if (ir::ConvolutionOf(node).has_value() &&
-      ir::LibraryOp(node).attrs().String("algorithm") ==
-          ir::kGeneratedAlgorithm) {
+  const bool chooses =
+      ir::ConvolutionOf(node).has_value() || node.kind() == ir::OpKind::kMatmul;
+  if (chooses && ir::LibraryOp(node).attrs().String("algorithm") ==
+                     ir::kGeneratedAlgorithm) {
     return true;
   }
   if (fusion) return false;

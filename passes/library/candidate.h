@@ -29,8 +29,8 @@ std::optional<ir::LibraryCandidate> ChooseCandidate(const ir::Node& node,
                                                     const PassContext& context);
 
 // Returns true for a library op that the target leaves to a generated kernel
-// (ir::kGeneratedAlgorithm): pooling, layout copies, convolutions and library
-// fusions of them for which ChooseCandidate returned one.
+// (ir::kGeneratedAlgorithm): pooling, layout copies, and those convolutions,
+// library fusions of them and matmuls for which ChooseCandidate returned one.
 bool IsGenerated(const ir::Node& node, const ir::TargetQueries& target);
 
 }  // namespace fusor::passes

@@ -24,7 +24,7 @@ ExtendedConv ExtendConvolution(ir::Graph& graph, const PassContext& context,
                                const Node& conv, ir::LibraryFusion fusion,
                                Node* before, bool wanted) {
   Node* node = std::move(fusion).Build(graph, before);
-  const std::string problem = ir::ConvolutionProblem(*node);
+  const std::string problem = ir::LibraryProblem(*node);
   const ir::DType dtype = conv.input(0)->type().dtype;
   const ir::AutotuneResults& choices = context.options().choices;
   const std::string* choice = choices.FindCandidate(problem, dtype);
@@ -114,7 +114,7 @@ bool ConvRewriter::ConsumeFuel(const Value& subject) {
 
 Node* ConvRewriter::Extend(const Node& conv, ir::LibraryFusion fusion,
                            Node* before, NormLowering level, bool wanted) {
-  std::string plain = ir::ConvolutionProblem(conv);
+  std::string plain = ir::LibraryProblem(conv);
   dtype_ = conv.input(0)->type().dtype;
   ExtendedConv extended =
       ExtendConvolution(graph_, context_, conv, std::move(fusion), before,
@@ -122,8 +122,7 @@ Node* ConvRewriter::Extend(const Node& conv, ir::LibraryFusion fusion,
   wanted_ = extended.wanted;
   rejection_ = std::move(extended.rejection);
   if (extended.node != nullptr) {
-    parts_.push_back(
-        {std::move(plain), ir::ConvolutionProblem(*extended.node)});
+    parts_.push_back({std::move(plain), ir::LibraryProblem(*extended.node)});
   }
   return extended.node;
 }

@@ -40,7 +40,7 @@ bool ChooseExtensions(const ir::AutotuneResults& choices);
 // can be made.
 struct ConvRewrite {
   struct Part {
-    std::string before, after;  // ir::ConvolutionProblem of a convolution
+    std::string before, after;  // ir::LibraryProblem of a convolution
   };
   std::string place;  // name of the value that is rewritten
   std::vector<Part> parts;

@@ -70,7 +70,9 @@ class EpilogueFusion {
       for (size_t i = 0; i < 2; ++i) {
         Node* product = node->input(i)->producer();
         Value* bias = RowVector(*node->input(1 - i));
-        if (bias == nullptr || !IsOp(product, op_)) continue;
+        if (bias == nullptr || !IsOp(product, op_) || IsOfKernel(*product)) {
+          continue;
+        }
         LibraryFusion fusion(*product);
         fusion.AddBias(bias);
         biases += Take(*product, std::move(fusion), *node, "bias");
@@ -82,7 +84,10 @@ class EpilogueFusion {
   void FuseRelus() {
     for (Node* node : NodesOf(OpKind::kRelu)) {
       Node* product = node->input(0)->producer();
-      if (product == nullptr || ir::LibraryOp(*product).kind() != op_) continue;
+      if (product == nullptr || ir::LibraryOp(*product).kind() != op_ ||
+          IsOfKernel(*product)) {
+        continue;
+      }
       const auto epilogue = ir::EpilogueOf(*product);
       if (!epilogue.has_value() || epilogue->relu) continue;
       LibraryFusion fusion(*product);
@@ -104,6 +109,13 @@ class EpilogueFusion {
       if (node->kind() == kind) nodes.push_back(node.get());
     }
     return nodes;
+  }
+
+  // Returns whether a kernel was chosen for a matmul, which fuse_contraction
+  // fuses.
+  static bool IsOfKernel(const Node& product) {
+    return product.kind() == OpKind::kMatmul &&
+           product.attrs().String("algorithm") == ir::kGeneratedAlgorithm;
   }
 
   // Returns the candidate that runs the call as it stands.

@@ -195,7 +195,7 @@ ConvRewrite ImageRewrite::Apply() {
   for (Node* reader : readers) {
     b.set_insertion_point(reader);
     b.Inherit(reader->location());
-    const std::string problem = ir::ConvolutionProblem(*reader);
+    const std::string problem = ir::LibraryProblem(*reader);
     Value* result = IsOp(reader, OpKind::kConv2d)
                         ? Forward(b, *reader, images)
                         : Gradient(b, *reader, images);
@@ -313,7 +313,7 @@ ir::Shape ImageRewrite::Split(std::vector<int64_t> inner) const {
 Value* ImageRewrite::Convolve(Builder& b, const Node& conv,
                               std::vector<Value*> operands) {
   Node* node = b.Add(conv.kind(), std::move(operands), NewAttrs(conv));
-  new_problem_ = ir::ConvolutionProblem(*node);
+  new_problem_ = ir::LibraryProblem(*node);
   return node->output();
 }
 

@@ -66,7 +66,7 @@ bool IsNormalised(const Node& conv) {
 }
 
 const std::string* ChoiceFor(const Node& conv, const PassContext& context) {
-  return context.options().choices.FindCandidate(ir::ConvolutionProblem(conv),
+  return context.options().choices.FindCandidate(ir::LibraryProblem(conv),
                                                  conv.input(0)->type().dtype);
 }
 

@@ -40,10 +40,11 @@ class Choice {
   Choice(const ir::Graph& graph, const WideRule& rule) : rule_(rule) {
     for (const auto& node : graph.nodes()) {
       if (!rule.allowed(*node)) continue;
-      const std::string problem = ir::ConvolutionProblem(*node);
-      if (problem.empty() || node->input(0)->type().dtype != DType::kF32) {
+      if (!ir::ConvolutionOf(*node).has_value() ||
+          node->input(0)->type().dtype != DType::kF32) {
         continue;
       }
+      const std::string problem = ir::LibraryProblem(*node);
       problems_[problem].push_back(node.get());
       problem_of_[node.get()] = problem;
     }

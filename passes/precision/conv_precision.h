@@ -66,7 +66,7 @@ struct WideRule {
 // error. PassOptions::choices take precedence.
 WideRule ModelledRule(const PassContext& context);
 
-// Returns the problems (ir::ConvolutionProblem) of the graph that are faster in
+// Returns the problems (ir::LibraryProblem) of the graph that are faster in
 // f32. All convolutions of one problem are decided together. An activation is
 // cast between nodes of different precision, adjacent or connected through
 // nodes that propagate precision, so adjacent f32 nodes save more than the sum

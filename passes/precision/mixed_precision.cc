@@ -196,7 +196,7 @@ class Painter {
   // dtype keep it.
   bool IsAllowed(const Node& node) const {
     return RuleOf(node) == PrecisionRule::kAllow && IsWide(node.input(0)) &&
-           (wide_.empty() || !wide_.contains(ir::ConvolutionProblem(node)));
+           (wide_.empty() || !wide_.contains(ir::LibraryProblem(node)));
   }
 
   void White() {

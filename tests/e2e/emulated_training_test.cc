@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "ir/library_fusion.h"
 #include "models/model.h"
@@ -182,32 +183,25 @@ bool HasColumnSums(const codegen::Plan& plan) {
   });
 }
 
-// 1x1 convolutions and their gradients, in generated kernels that also compute
-// parts of batch normalisation, and in the library's. Their tiles extend beyond
-// channels and pixels.
-TEST(EmulatedStepsTest, TrainOnTensorCores) {
+// Expects that training with generated kernels for tensor cores, and with the
+// library, has the same losses. `check` inspects the program with them.
+void ExpectSameLosses(
+    EmulatedSetup setup, const ir::Graph& graph,
+    const std::function<void(const runtime::Program&)>& check) {
   constexpr size_t kSteps = 2;
-  EmulatedSetup setup = SetupOf(DType::kBF16, NormLowering::kKernels);
-  setup.classes = 4;
-  const auto graph = SmallBottlenecks(setup.batch, 48);
   std::vector<double> losses;
   for (const bool generated : {false, true}) {
     if (generated) {
       codegen::CompileOptions options;
       options.passes = setup.passes;
       setup.passes.choices = ChooseGenerated(
-          *graph, EmulatedTraining(setup).session().compiler(), options);
+          graph, EmulatedTraining(setup).session().compiler(), options);
     }
     EmulatedTraining training(setup);
-    const int train = training.Add(graph->Clone(), ProgramKind::kTrain);
+    const int train = training.Add(graph.Clone(), ProgramKind::kTrain);
     const runtime::Program& program = training.program(train);
-    EXPECT_EQ(HasColumnSums(program.plan()), generated);
     if (generated) {
-      EXPECT_GE(NumDots(program.plan()), 10);
-      const auto& counters = program.report().counters;
-      EXPECT_GE(counters.at("contraction_prologues"), 2);
-      EXPECT_GE(counters.at("conv_statistics"), 2);
-      EXPECT_GE(counters.at("conv_norm_grad"), 2);
+      check(program);
     } else {
       EXPECT_EQ(NumDots(program.plan()), 0);
     }
@@ -219,6 +213,36 @@ TEST(EmulatedStepsTest, TrainOnTensorCores) {
   for (size_t step = 0; step < kSteps; ++step) {
     EXPECT_NEAR(losses[step], losses[kSteps + step], 0.02 * losses[step]);
   }
+}
+
+// 1x1 convolutions and their gradients, in generated kernels that also compute
+// parts of batch normalisation, and in the library's. Their tiles extend beyond
+// channels and pixels.
+TEST(EmulatedStepsTest, TrainOnTensorCores) {
+  EmulatedSetup setup = SetupOf(DType::kBF16, NormLowering::kKernels);
+  setup.classes = 4;
+  ExpectSameLosses(setup, *SmallBottlenecks(setup.batch, 48),
+                   [](const runtime::Program& program) {
+                     EXPECT_TRUE(HasColumnSums(program.plan()));
+                     EXPECT_GE(NumDots(program.plan()), 10);
+                     const auto& counters = program.report().counters;
+                     EXPECT_GE(counters.at("contraction_prologues"), 2);
+                     EXPECT_GE(counters.at("conv_statistics"), 2);
+                     EXPECT_GE(counters.at("conv_norm_grad"), 2);
+                   });
+}
+
+// Matmuls, also those of attention, and their gradients.
+TEST(EmulatedStepsTest, TrainTransformersOnTensorCores) {
+  EmulatedSetup setup = SetupOf(DType::kBF16, NormLowering::kKernels);
+  setup.classes = 4;
+  ExpectSameLosses(setup, *SmallTransformer(setup.batch),
+                   [](const runtime::Program& program) {
+                     EXPECT_GE(NumDots(program.plan()), 10);
+                     const auto& counters = program.report().counters;
+                     EXPECT_GE(counters.at("contractions"), 10);
+                     EXPECT_GE(counters.at("contraction_epilogues"), 2);
+                   });
 }
 
 // Replaces one operation of one kernel, which the plan does not show.

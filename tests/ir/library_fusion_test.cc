@@ -357,7 +357,7 @@ TEST_F(LibraryFusionTest, IsAConvolutionWithMoreToIt) {
     f.AddChannelSums();
     f.SetPrologue({x, Vector(), Vector()});
   });
-  EXPECT_EQ(ConvolutionProblem(*node),
+  EXPECT_EQ(LibraryProblem(*node),
             "conv2d x=2x3x5x4 w=6x3x3x3 stride=1,1 pad=1,1 dilation=1,1 "
             "groups=1 fused=mul,add,relu,conv2d,reduce,mul,reduce");
   EXPECT_FALSE(IsPlainConvolution(*node));

@@ -161,6 +161,70 @@ std::unique_ptr<ir::Graph> SmallBottlenecks(int64_t batch, int64_t width) {
   return graph;
 }
 
+namespace {
+
+// Appends a layer with new parameters to x, [..,features].
+ir::Value* LinearLayer(ir::Builder& b, ir::Value* x, int64_t features,
+                       const std::string& name) {
+  using ir::DType;
+  ir::Graph& graph = b.graph();
+  b.set_location(name);
+  const ir::Shape& shape = x->type().shape;
+  const int64_t from = shape.back();
+  ir::Value* weight = graph.AddInput(
+      {DType::kF32, {features, from}, {}}, InputRole::kWeight, name + ".weight",
+      {{"init", std::string("normal")}, {"std", 0.2}});
+  ir::Value* bias = graph.AddInput({DType::kF32, {features}, {}},
+                                   InputRole::kBias, name + ".bias", Init(0.1));
+  ir::Value* rows = b.Reshape(x, {x->type().num_elements() / from, from});
+  ir::Shape result = shape;
+  result.back() = features;
+  return b.Reshape(b.Linear(rows, weight, bias), result);
+}
+
+ir::Value* NormLayer(ir::Builder& b, ir::Value* x, const std::string& name) {
+  using ir::DType;
+  b.set_location(name);
+  const auto vector = [&](InputRole role, const char* part, double value) {
+    return b.graph().AddInput({DType::kF32, {x->type().shape.back()}, {}}, role,
+                              name + part, Init(value));
+  };
+  return b.LayerNorm(x, vector(InputRole::kNormScale, ".weight", 1),
+                     vector(InputRole::kNormShift, ".bias", 0), 1e-5);
+}
+
+}  // namespace
+
+std::unique_ptr<ir::Graph> SmallTransformer(int64_t batch) {
+  constexpr int64_t kTokens = 24, kFeatures = 48, kHeads = 2;
+  auto graph = ImageGraph("transformer", batch);
+  ir::Builder b(*graph);
+  ir::Value* x = b.Reshape(graph->FindInput("images"), {batch, kTokens, 8});
+  x = LinearLayer(b, x, kFeatures, "patches");
+  ir::Value* y = NormLayer(b, x, "norm1");
+  const auto heads = [&](const char* name) {
+    ir::Value* all = LinearLayer(b, y, kFeatures, name);
+    return b.Transpose(
+        b.Reshape(all, {batch, kTokens, kHeads, kFeatures / kHeads}),
+        {0, 2, 1, 3});
+  };
+  ir::Value* q = heads("query");
+  ir::Value* k = heads("key");
+  ir::Value* v = heads("value");
+  b.set_location("attention");
+  ir::Value* scores = b.Times(b.Matmul(q, k, false, true), 0.2);
+  y = b.Transpose(b.Matmul(b.Softmax(scores), v), {0, 2, 1, 3});
+  y = LinearLayer(b, b.Reshape(y, {batch, kTokens, kFeatures}), kFeatures,
+                  "projection");
+  x = b.Plus(x, y);
+  y = LinearLayer(b, NormLayer(b, x, "norm2"), 2 * kFeatures, "mlp1");
+  y = LinearLayer(b, b.Gelu(y), kFeatures, "mlp2");
+  x = b.Plus(x, y);
+  AddLoss(b,
+          b.Reshape(b.Transpose(x, {0, 2, 1}), {batch, kFeatures, kTokens, 1}));
+  return graph;
+}
+
 std::unique_ptr<ir::Graph> NarrowVgg16Bn(models::Phase phase, int64_t batch,
                                          int part) {
   constexpr int kPool = 0;

@@ -29,6 +29,10 @@ std::unique_ptr<ir::Graph> SmallResidual(int64_t batch = 2);
 std::unique_ptr<ir::Graph> SmallBottlenecks(int64_t batch = 2,
                                             int64_t width = 8);
 
+// A block of a vision transformer with two heads and 24 tokens of 48 features,
+// for 8x8 images and four classes.
+std::unique_ptr<ir::Graph> SmallTransformer(int64_t batch = 2);
+
 // The layers of vgg16-bn for 32x32 images and ten classes, with 1 / `part` of
 // the channels. Fully connected layers have 64 features.
 std::unique_ptr<ir::Graph> NarrowVgg16Bn(models::Phase phase, int64_t batch = 4,

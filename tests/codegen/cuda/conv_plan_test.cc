@@ -293,7 +293,7 @@ TEST_F(ConvPlanTest, AFileOfChoicesGoesBeforeTheRule) {
   const auto compiler = Compiler();
   const LibraryCall& call = ResNetConvolutions()[3];
   const Offer offer = OfferFor(*compiler, call);
-  const std::string problem = ir::ConvolutionProblem(*offer.node);
+  const std::string problem = ir::LibraryProblem(*offer.node);
   const ir::AutotuneResults choices =
       ChoicesFile(*compiler, problem, offer.candidates[5].name);
   const codegen::Plan plan =
@@ -321,7 +321,7 @@ TEST_F(ConvPlanTest, AFileOfChoicesDecidesAboutStatistics) {
                               passes::NormLowering lowering) {
     const codegen::Plan plan = StepPlan(
         *compiler, DType::kF16, "resnet50-v1.5",
-        ChoicesFile(*compiler, ir::ConvolutionProblem(*offer.node), choice),
+        ChoicesFile(*compiler, ir::LibraryProblem(*offer.node), choice),
         lowering);
     std::set<std::string> found;
     for (const LibraryCall& c : plan.calls) {

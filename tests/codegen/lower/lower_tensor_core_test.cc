@@ -1,5 +1,6 @@
 // Contractions on tensor cores, in the kernel interpreter and in the emulator.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -364,6 +365,35 @@ TEST(LowerTensorCore, FitsConvolutionsOfWholeVectors) {
   EXPECT_FALSE(fits(with("128", "100")));
   EXPECT_TRUE(fits(with("128", "24")));
   EXPECT_TRUE(fits(with("16,16", "7,7")));
+  EXPECT_FALSE(fits(R"(graph pixel {
+    %x = data : f16[1,64,1,1]{acdb}
+    %w = data : f16[128,64,1,1]{acdb}
+    %y = conv2d(%x, %w) : f16[1,128,1,1]{acdb}
+    return %y as "y"
+  })"));
+}
+
+TEST(LowerTensorCore, FitsMatmulsOfWholeVectors) {
+  const auto fits = [](const std::string& a, const std::string& b,
+                       const std::string& y, const std::string& attributes) {
+    const auto graph = test::ParseOrDie(fmt::format(
+        R"(graph g {{
+          %a = data : {}
+          %b = data : {}
+          %y = matmul(%a, %b) {} : {}
+          return %y as "y"
+        }})",
+        a, b, attributes, y));
+    return ir::FitsTensorCores(*graph->nodes()[0]);
+  };
+  EXPECT_TRUE(fits("f16[3,24]", "f16[24,40]", "f16[3,40]", ""));
+  EXPECT_TRUE(fits("f16[24,16]", "f16[40,24]", "f16[16,40]",
+                   "{transpose_a=true, transpose_b=true}"));
+  EXPECT_TRUE(fits("bf16[2,4,3,24]", "bf16[2,4,24,8]", "bf16[2,4,3,8]", ""));
+  EXPECT_FALSE(fits("f32[3,24]", "f32[24,40]", "f32[3,40]", ""));
+  EXPECT_FALSE(fits("f16[1,24]", "f16[24,40]", "f16[1,40]", ""));
+  EXPECT_FALSE(fits("f16[3,24]", "f16[24,100]", "f16[3,100]", ""));
+  EXPECT_FALSE(fits("f16[3,20]", "f16[20,40]", "f16[3,40]", ""));
 }
 
 // The second fusion returns what the convolution reads.

@@ -160,7 +160,7 @@ class ChosenCompilation : public testing::Test {
   ChosenCompilation() {
     const auto graph = test::SmallResidual();
     for (const auto& node : graph->nodes()) {
-      const std::string problem = ir::ConvolutionProblem(*node);
+      const std::string problem = ir::LibraryProblem(*node);
       if (problem.empty()) continue;
       choices_.candidates[{problem, DType::kF32}] = "plain";
     }

@@ -44,13 +44,24 @@ TEST_F(ConvolutionTest, TensorsAreThoseOfTheForwardConvolution) {
 }
 
 TEST_F(ConvolutionTest, AProblemIsALineWithoutDtypes) {
-  EXPECT_EQ(ConvolutionProblem(At(0)),
+  EXPECT_EQ(LibraryProblem(At(0)),
             "conv2d x=2x32x14x14 w=64x32x3x3 stride=1,1 pad=1,1 dilation=1,1 "
             "groups=1");
-  EXPECT_EQ(ConvolutionProblem(At(3)),
+  EXPECT_EQ(LibraryProblem(At(3)),
             "conv2d_grad_weight x=2x32x14x14 w=64x32x3x3 stride=1,1 pad=1,1 "
             "dilation=1,1 groups=1");
-  EXPECT_EQ(ConvolutionProblem(At(4)), "");
+  EXPECT_EQ(LibraryProblem(At(4)), "");
+}
+
+TEST(LibraryProblem, OfAMatmulNamesItsOperands) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+    %a = data : f16[4,64,32]
+    %b = data : f16[4,128,32]
+    %y = matmul(%a, %b) {transpose_b=true} : f16[4,64,128]
+    return %y as "y"
+  })");
+  EXPECT_EQ(LibraryProblem(*graph->nodes()[0]),
+            "matmul a=4x64x32 b=4x128x32 transpose=0,1");
 }
 
 TEST_F(ConvolutionTest, WinogradIsForThreeByThreeWithStrideOne) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "ir/library_fusion.h"
 #include "ir/op.h"
 #include "ir/verifier.h"
 #include "passes/fusion/contraction.h"
@@ -373,6 +374,29 @@ TEST_F(FuseTensorCoreTest, ChosenKernelsComputeTheirNeighbours) {
   EXPECT_EQ(decisions.size(), 3);
   EXPECT_EQ(counters_["contraction_prologues"], 2);
   EXPECT_EQ(counters_["contraction_epilogues"], 1);
+}
+
+// A matmul's kernel adds the bias and the residual, and multiplies with what it
+// normalises. Library calls would add only the bias.
+TEST_F(FuseTensorCoreTest, ChosenMatmulsComputeTheirNeighbours) {
+  const auto graph = test::ParseOrDie(R"(graph g {
+      %x = data : f16[512,64]
+      %scale = data : f16[64]
+      %w = weight : f16[128,64]
+      %bias = weight : f16[128]
+      %r = data : f16[512,128]
+      %s = broadcast(%scale) {dims=[1], shape=[512,64]} : f16[512,64]
+      %n = mul(%x, %s) : f16[512,64]
+      %p = matmul(%n, %w) {transpose_b=true, algorithm="generated"}
+         : f16[512,128] @"fc"
+      %b = broadcast(%bias) {dims=[1], shape=[512,128]} : f16[512,128]
+      %q = add(%p, %b) : f16[512,128]
+      %y = add(%q, %r) : f16[512,128]
+      return %y as "y"
+    })");
+  Run(*graph);
+  ASSERT_EQ(graph->nodes().size(), 1);
+  EXPECT_EQ(ir::FusedOps(*graph->nodes()[0]->body()), "mul,matmul,add,add");
 }
 
 // The sum %unread is not computed.

@@ -174,7 +174,7 @@ TEST_F(LibraryChoiceTest, WinogradThatIsNotAllowedGivesWay) {
     const PassContext context(library, options_);
     return ChooseCandidate(conv, context)->name;
   };
-  options_.choices.candidates[{ir::ConvolutionProblem(conv), DType::kF32}] =
+  options_.choices.candidates[{ir::LibraryProblem(conv), DType::kF32}] =
       "winograd";
   EXPECT_EQ(chosen(), "winograd");
   options_.winograd = false;

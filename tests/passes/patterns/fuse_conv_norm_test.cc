@@ -31,7 +31,7 @@ class NormTarget final : public ir::TargetQueries {
   const ir::Target& target() const override { return target_; }
   std::vector<ir::LibraryCandidate> Candidates(
       const ir::Node& node) const override {
-    const std::string problem = ir::ConvolutionProblem(node);
+    const std::string problem = ir::LibraryProblem(node);
     if (!lacking.empty() && problem.find(lacking) != std::string::npos) {
       return {};
     }

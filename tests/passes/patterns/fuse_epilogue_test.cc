@@ -385,6 +385,23 @@ TEST_F(FuseMatmulEpilogueTest, LeavesWhatTheLibraryLacks) {
 }
 
 // Neither one number per row nor a matrix is a bias.
+TEST_F(FuseMatmulEpilogueTest, LeavesAProductOfAGeneratedKernel) {
+  constexpr const char* kText = R"(graph g {
+      %x = data : f32[4,8]
+      %w = weight : f32[16,8]
+      %bias = weight : f32[16]
+      %p = matmul(%x, %w) {transpose_b=true, algorithm="generated"}
+         : f32[4,16]
+      %b = broadcast(%bias) {dims=[1], shape=[4,16]} : f32[4,16]
+      %s = add(%p, %b) : f32[4,16]
+      %y = relu(%s) : f32[4,16]
+      return %y as "y"
+    })";
+  const auto graph = test::ParseOrDie(kText);
+  EXPECT_FALSE(FuseMatmulEpilogue(*graph, context_));
+  test::ExpectSameGraph(kText, *graph);
+}
+
 TEST_F(FuseMatmulEpilogueTest, KnowsABiasFromOtherAddends) {
   for (const char* addend : {
            "%v = data : f32[4]\n"

@@ -74,8 +74,8 @@ class SpaceToDepthTest : public testing::Test {
     const auto graph = test::ParseOrDie(Stem());
     for (const auto& node : graph->nodes()) {
       if (node->op_name() == "conv2d") {
-        options.choices
-            .candidates[{ir::ConvolutionProblem(*node), DType::kF16}] = choice;
+        options.choices.candidates[{ir::LibraryProblem(*node), DType::kF16}] =
+            choice;
       }
     }
     options.choices.origin.file = "c.txt";

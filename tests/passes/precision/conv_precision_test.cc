@@ -45,7 +45,7 @@ class WideConvolutionsTest : public testing::Test {
   // 1000 ns.
   void Wide(std::map<std::string, double> ns) {
     rule_.times = [ns](const ir::Node& node) {
-      const auto it = ns.find(ir::ConvolutionProblem(node));
+      const auto it = ns.find(ir::LibraryProblem(node));
       return PrecisionTimes{it == ns.end() ? 1000 : it->second, 100};
     };
   }

@@ -95,6 +95,11 @@ class EngineAndKernel : public OneEngine {
       const ir::Node& node) const override {
     auto candidates = OneEngine::Candidates(node);
     if (!ir::FitsTensorCores(node)) return candidates;
+    if (node.kind() == ir::OpKind::kMatmul) {
+      candidates.assign(1, {.name = "cublaslt", .algorithm = "cublaslt"});
+      candidates[0].operands.resize(2);  // row-major
+      candidates[0].results.resize(1);
+    }
     candidates.push_back(candidates.at(0));
     candidates.back().name = candidates.back().algorithm =
         ir::kGeneratedAlgorithm;
@@ -367,6 +372,26 @@ TEST_F(CudaTuneTest, MeasuresGeneratedKernels) {
                 name == "none")
         << key.first << ": " << name;
   }
+}
+
+// The same for matmuls, beside cuBLASLt.
+TEST_F(CudaTuneTest, MeasuresGeneratedMatmuls) {
+  const EngineAndKernel compiler("nvidia-h200");
+  model_ = SmallTransformer(1);
+  compile_.passes.precision.dtype = ir::DType::kF16;
+  const runtime::TuneResult result =
+      Tune(true, compiler, [](const codegen::LibraryCall&) { return 3; });
+  EXPECT_TRUE(result.complete);
+  EXPECT_THAT(result.left_out, testing::IsEmpty());
+  size_t generated = 0;
+  for (const runtime::TunedCandidate& c : result.measured) {
+    EXPECT_THAT(c.problem, testing::StartsWith("matmul a="));
+    generated += c.name == ir::kGeneratedAlgorithm ? 1 : 0;
+    EXPECT_EQ(result.choices.candidates.at({c.problem, c.dtype}),
+              ir::kGeneratedAlgorithm)
+        << c.problem;
+  }
+  EXPECT_GE(generated, 6);
 }
 
 // The compiled step contains the fusions that are faster. Kernels compute the

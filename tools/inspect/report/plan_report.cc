@@ -21,7 +21,14 @@ double UsPerBytes(int64_t bytes, double gb_per_s) {
   return static_cast<double>(bytes) / std::max(gb_per_s, 1e-9) / 1e3;
 }
 
+// Returns whether the node's arithmetic, or that of the product in its kernel,
+// is of 16-bit floats.
 bool IsSixteenBit(const ir::Node& node) {
+  if (node.body() != nullptr) {
+    for (const auto& inner : node.body()->nodes()) {
+      if (inner->op().macs != nullptr) return IsSixteenBit(*inner);
+    }
+  }
   return node.num_inputs() > 0 &&
          ir::DTypeSize(node.input(0)->type().dtype) == 2;
 }

@@ -9,6 +9,7 @@
 #include "codegen/compiler.h"
 #include "models/model.h"
 #include "tests/fakes/fake_compiler.h"
+#include "tests/testing/graph_text.h"
 #include "tools/inspect/report/plan_view.h"
 
 namespace fusor::inspect {
@@ -78,6 +79,25 @@ TEST_F(PlanReportTest, NoEstimateIsFasterThanItsLimit) {
     EXPECT_LE(cost.share(), 1);
     EXPECT_EQ(cost.measured_us, -1);
   }
+}
+
+// The kernel loads f32 and multiplies f16.
+TEST(KernelArithmetic, IsThatOfItsProduct) {
+  const test::FakeCompiler compiler("nvidia-h200");
+  const auto program =
+      codegen::Compile(test::ParseOrDie(R"(graph g {
+        %x = data : f32[4096,4096]
+        %w = data : f16[4096,4096]
+        %c = cast(%x) {dtype="f16"} : f16[4096,4096]
+        %y = matmul(%c, %w) {algorithm="generated"} : f16[4096,4096]
+        return %y as "y"
+      })"),
+                       codegen::ProgramKind::kEval, compiler, {});
+  ASSERT_EQ(program.plan.steps.size(), 1);
+  const PlanReport report =
+      ReportPlan(program.plan, *program.graph, compiler, {});
+  EXPECT_NEAR(report.steps[0].limit_us,
+              2e-3 * 4096 * 4096 * 4096 / compiler.target().peak_gflops_16, 5);
 }
 
 TEST_F(PlanReportTest, MeasuredTimesReplaceEstimates) {
