@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
 #include <ctime>
 #include <exception>
@@ -401,6 +402,50 @@ void MeasureMatmuls(Bench& bench, const Options& options) {
   }
 }
 
+#if defined(__x86_64__)
+#define FUSOR_CLOBBERS                                                  \
+  "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", \
+      "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
+
+// Run twelve independent instructions so many times, on registers of zeros.
+void RunFmas(int64_t times) {
+  asm volatile(
+      "vzeroall\n"
+      "1: .irp r, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11\n"
+      "vfmadd231ps %%zmm15, %%zmm15, %%zmm\\r\n"
+      ".endr\n dec %0\n jnz 1b\n vzeroall"
+      : "+r"(times)::FUSOR_CLOBBERS);
+}
+void RunDots(int64_t times) {
+  asm volatile(
+      "vzeroall\n"
+      "1: .irp r, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11\n"
+      "vdpbf16ps %%zmm15, %%zmm15, %%zmm\\r\n"
+      ".endr\n dec %0\n jnz 1b\n vzeroall"
+      : "+r"(times)::FUSOR_CLOBBERS);
+}
+
+double SecondsOf(void (*run)(int64_t times)) {
+  const auto start = std::chrono::steady_clock::now();
+  run(10'000'000);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+// Prints how many products VDPBF16PS makes in the time of an FMA's one.
+void MeasureDots(const Options& options) {
+  if (!__builtin_cpu_supports("avx512bf16")) return;
+  std::vector<double> ratios;
+  for (int round = 0; round < options.rounds; ++round) {
+    ratios.push_back(2 * SecondsOf(RunFmas) / SecondsOf(RunDots));
+  }
+  fmt::print("Products of VDPBF16PS per product of an FMA: {:.2f}\n",
+             Median(ratios));
+}
+#else
+void MeasureDots(const Options&) {}
+#endif
+
 void Measure(Bench& bench, const Options& options) {
   int64_t fmas = 0;
   Bench::Program limit;
@@ -461,6 +506,7 @@ void Measure(Bench& bench, const Options& options) {
   MeasureMatmuls(bench, options);
   fmt::print("\nFMA limit: {:.0f} GFLOP/s\n",
              2e-9 * static_cast<double>(fmas) / Median(limit.seconds));
+  MeasureDots(options);
 }
 
 }  // namespace
