@@ -98,10 +98,11 @@ def programs(args):
         out.append(fusor_program("fusor fusion=off", args, ["--fusion=off"]))
     if args.python:
         out += [torch_program(name, args) for name in args.torch]
-    if args.floor and args.dtype == "fp32":
+    if args.floor:
         out.append(Program("convolution floor", lambda batch: [
-            args.floor, "--arch", args.arch, "--batch-size", str(batch),
-            "--iterations", str(args.iterations)], last_json))
+            args.floor, "--arch", args.arch, "--dtype", args.dtype,
+            "--batch-size", str(batch), "--iterations",
+            str(args.iterations)], last_json))
     if args.skeleton:
         template = args.skeleton_arguments or SKELETON_ARGUMENTS[args.arch]
         out.append(Program("skeleton", lambda batch: [

@@ -1,15 +1,17 @@
 // Measures a lower bound of a training step on the CPU: the time that oneDNN
 // takes for all convolutions of a network (forward, backward data, backward
-// weights), and nothing else. Activations are channel-blocked, and oneDNN
-// chooses the format of weights. For stride-1 3x3 layers, the faster of direct
-// and Winograd counts. Each primitive runs by itself in a loop, so a whole step
-// with the same library can hardly be faster than the sum.
+// weights), and nothing else. Activations are channel-blocked or, for bf16 on
+// AMX, channels-last, and oneDNN chooses the format of weights. For stride-1
+// 3x3 layers, the faster of direct and Winograd counts. Each primitive runs by
+// itself in a loop, so a whole step with the same library can hardly be faster
+// than the sum.
 
 #include <fmt/format.h>
 #include <omp.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -88,14 +90,13 @@ struct Task {
 
 class Floor {
  public:
-  Floor(int64_t batch, int iterations)
+  Floor(int64_t batch, int iterations, memory::data_type dtype)
       : batch_(batch),
         iterations_(iterations),
+        dtype_(dtype),
         engine_(dnnl::engine::kind::cpu, 0),
         stream_(engine_),
-        blocked_(dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core
-                     ? memory::format_tag::nChw16c
-                     : memory::format_tag::nChw8c) {}
+        format_(FormatOf(dtype)) {}
 
   // Milliseconds of a layer's three primitives. The first layer of a network
   // has no backward data.
@@ -142,21 +143,27 @@ class Floor {
   }
 
  private:
+  static memory::format_tag FormatOf(memory::data_type dtype) {
+    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+    if (dtype == memory::data_type::bf16 &&
+        isa >= dnnl::cpu_isa::avx512_core_amx) {
+      return memory::format_tag::nhwc;
+    }
+    return isa >= dnnl::cpu_isa::avx512_core ? memory::format_tag::nChw16c
+                                             : memory::format_tag::nChw8c;
+  }
+
   // Images may have any format, since an engine would write them in it.
   memory::desc SrcDesc(const ConvShape& s) const {
     return {{batch_, s.in, s.image, s.image},
-            memory::data_type::f32,
-            s.IsFirst() ? memory::format_tag::any : blocked_};
+            dtype_,
+            s.IsFirst() ? memory::format_tag::any : format_};
   }
   memory::desc DstDesc(const ConvShape& s) const {
-    return {{batch_, s.out, s.ResultImage(), s.ResultImage()},
-            memory::data_type::f32,
-            blocked_};
+    return {{batch_, s.out, s.ResultImage(), s.ResultImage()}, dtype_, format_};
   }
-  static memory::desc WeightsDesc(const ConvShape& s) {
-    return {{s.out, s.in, s.kernel, s.kernel},
-            memory::data_type::f32,
-            memory::format_tag::any};
+  memory::desc WeightsDesc(const ConvShape& s) const {
+    return {{s.out, s.in, s.kernel, s.kernel}, dtype_, memory::format_tag::any};
   }
   static memory::dims Strides(const ConvShape& s) {
     return {s.stride, s.stride};
@@ -168,11 +175,14 @@ class Floor {
   // Values of ordinary size, to avoid denormals.
   memory Filled(const memory::desc& desc) const {
     memory out(desc, engine_);
-    auto* values = static_cast<float*>(out.get_data_handle());
-    const size_t count = desc.get_size() / sizeof(float);
-    for (size_t i = 0; i < count; ++i) {
+    auto* bytes = static_cast<char*>(out.get_data_handle());
+    // A bf16 is the upper half of an f32.
+    const size_t size = dtype_ == memory::data_type::f32 ? 4 : 2;
+    for (size_t i = 0; i < desc.get_size() / size; ++i) {
       const auto mixed = static_cast<uint32_t>(i) * 2654435761u;
-      values[i] = 0.01f * (static_cast<float>(mixed >> 24) - 127.5f);
+      const float value = 0.01f * (static_cast<float>(mixed >> 24) - 127.5f);
+      const auto bits = std::bit_cast<uint32_t>(value) >> (32 - 8 * size);
+      std::memcpy(bytes + i * size, &bits, size);
     }
     return out;
   }
@@ -198,9 +208,10 @@ class Floor {
 
   int64_t batch_;
   int iterations_;
+  memory::data_type dtype_;
   dnnl::engine engine_;
   dnnl::stream stream_;
-  memory::format_tag blocked_;
+  memory::format_tag format_;  // of activations
 };
 
 struct Sums {
@@ -290,12 +301,16 @@ int main(int argc, char** argv) {
   std::string arch = "resnet50";
   int64_t batch = 16;
   int iterations = 5;
+  std::string dtype = "fp32";
   app.add_option("--arch", arch)->check(CLI::IsMember({"resnet50", "vgg16"}));
+  app.add_option("--dtype", dtype)->check(CLI::IsMember({"fp32", "bf16"}));
   app.add_option("--batch-size", batch)->check(CLI::PositiveNumber);
   app.add_option("--iterations", iterations)->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   try {
-    Floor floor(batch, iterations);
+    Floor floor(
+        batch, iterations,
+        dtype == "bf16" ? memory::data_type::bf16 : memory::data_type::f32);
     const Sums sums = MeasureAll(arch == "vgg16" ? Vgg16() : ResNet50(), floor);
     fmt::print("{}\n", Report(arch, batch, sums).dump());
   } catch (const std::exception& e) {
