@@ -493,10 +493,10 @@ FUSOR_DEVICE void WaitForCopies() {
 #endif
 
 // Matrices of a block's threads. Its warps are a grid over the matrix, one column
-// of WarpRows warps after another; each has R x C tiles of 16 rows and 8 columns. Lane l of a warp has
-// four elements of a tile: columns l % 4 * 2 and the next, in rows l / 4 and
-// l / 4 + 8. Layouts of lanes: PTX ISA, "Matrix Fragments for mma.m16n8k16" and
-// "ldmatrix".
+// of WarpRows warps after another. Each has R x C tiles of 16 rows and 8 columns.
+// Lane l of a warp has four elements of a tile: columns l % 4 * 2 and the next, in
+// rows l / 4 and l / 4 + 8. Layouts of lanes: PTX ISA, "Matrix Fragments for
+// mma.m16n8k16" and "ldmatrix".
 #ifndef FUSOR_EMULATED
 // Loads four matrices of 8x8 elements. Lanes 8i to 8i+7 give the addresses of the
 // rows of matrix i. Lane l gets elements [l / 4, l % 4 * 2] and the next of each
@@ -541,9 +541,9 @@ FUSOR_DEVICE void ZeroMatrix(float (&sums)[R][C][4]) {
   for (int i = 0; i < R * C * 4; ++i) sums[i / 4 / C][i / 4 % C][i % 4] = 0.0f;
 }
 
-// Returns the place of an element of a factor, tiles of 64x64 elements: the 16-byte
-// units of eight rows are in different banks. The place of index + 512 is 512
-// further.
+// Returns the place of an element of a factor, which is tiles of 64x64 elements. In
+// eight rows, units of 16 bytes at the same columns are in different banks. The
+// place of index + 512 is 512 further.
 template <class I> FUSOR_DEVICE I Swizzle(I index) {
   return index ^ (index >> 6 & 7) << 3;
 }
@@ -626,9 +626,9 @@ template <int C> FUSOR_DEVICE void WaitForProducts(float (&sums)[1][C][4]) {
 #endif
 
 // Describes a factor in shared memory whose tiles of 64x64 elements are swizzled.
-// PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout": with
-// DepthMajor, the leading offset is from tile to tile and the stride from 8 rows
-// to the next; without, the stride is, and there is no leading offset.
+// PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout": the stride is
+// from 8 rows of memory to the next 8. With DepthMajor, the leading offset is from
+// tile to tile; without, it is not used.
 template <bool DepthMajor>
 FUSOR_DEVICE u64 FactorDescriptor(const u16* from) {
   const u64 start = (SharedAddress(from) & 0x3ffff) >> 4;

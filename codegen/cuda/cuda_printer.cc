@@ -21,7 +21,7 @@ namespace {
 using ir::DType;
 
 // Increment when the same kernel IR gives different text after the prelude.
-constexpr int kRevision = 8;
+constexpr int kRevision = 9;
 
 class PhasePrinter {
  public:
@@ -67,9 +67,6 @@ class PhasePrinter {
     fmt::format_to(std::back_inserter(out_), format,
                    std::forward<Args>(args)...);
     out_ += '\n';
-  }
-  void LineUnlessEmpty(const std::string& text) {
-    if (!text.empty()) Line("{}", text);
   }
 
   // --- Function prologue -----------------------------------------------------
@@ -221,13 +218,14 @@ class PhasePrinter {
         return Line("{}", matrices_.Dot(stmt));
       case StmtKind::kStoreMatrix:
         CloseLanes();
-        LineUnlessEmpty(matrices_.BeforeStore(stmt));
         return Line("{}", matrices_.Store(stmt, Place(stmt)));
       case StmtKind::kBarrier:
         CloseLanes();
         all_read_ = true;
         if (copies_) Line("WaitForCopies();");
-        LineUnlessEmpty(matrices_.BeforeBarrier());
+        if (const std::string text = matrices_.BeforeBarrier(); !text.empty()) {
+          Line("{}", text);
+        }
         return Line("__syncthreads();");
       case StmtKind::kGuard:
         return PrintGuard(stmt);
@@ -751,7 +749,7 @@ class PhasePrinter {
   const int x_, y_;  // threads
   const int block_axis_;
   const BlockMemory memory_;
-  const MatrixPrinter matrices_;
+  MatrixPrinter matrices_;
   std::set<int> local_;  // local buffers of the phase
   bool copies_ = false;  // there was an asynchronous copy
   std::string out_;

@@ -40,6 +40,7 @@ MatrixPrinter::MatrixPrinter(const Kernel& kernel, const Phase& phase,
       factors_.insert(factor.buffer);
     }
   });
+  pending_ = sums_;
   FUSOR_ASSERT(
       sums_.empty() || (threads % kWarp == 0 && kernel.lanes_per_thread() <= 8),
       "kernel {}: matrices of {} threads with {} lanes each", kernel.name,
@@ -104,7 +105,8 @@ std::string MatrixPrinter::Declaration(int reg) const {
                      matrix.columns / grid.columns / kTileColumns);
 }
 
-std::string MatrixPrinter::Dot(const Stmt& stmt) const {
+std::string MatrixPrinter::Dot(const Stmt& stmt) {
+  pending_.insert(stmt.dst);
   std::string arguments;
   std::string layouts;
   for (const Dot::Factor& factor : stmt.dot.factors) {
@@ -118,27 +120,23 @@ std::string MatrixPrinter::Dot(const Stmt& stmt) const {
                      arguments);
 }
 
-std::string MatrixPrinter::Store(const Stmt& stmt,
-                                 std::string_view place) const {
-  return fmt::format("StoreMatrix<{}, {}>({}, r{});", GridOf(stmt.src[0]).rows,
-                     stmt.stride, place, stmt.src[0]);
+// NVRTC 12.9 crashes if a wait follows the last use of the sums.
+std::string MatrixPrinter::Store(const Stmt& stmt, std::string_view place) {
+  const int reg = stmt.src[0];
+  const bool waits = pending_.erase(reg) > 0 && IsGrouped(reg);
+  return fmt::format("{}StoreMatrix<{}, {}>({}, r{});",
+                     waits ? fmt::format("WaitForProducts(r{}); ", reg) : "",
+                     GridOf(reg).rows, stmt.stride, place, reg);
 }
 
 std::string MatrixPrinter::BeforeBarrier() const {
   std::string out;
-  for (const int reg : sums_) {
+  for (const int reg : pending_) {
     if (!IsGrouped(reg)) continue;
     if (out.empty()) out = "PublishFactors(); ";
     out += fmt::format("WaitForProducts(r{});", reg);
   }
   return out;
-}
-
-std::string MatrixPrinter::BeforeStore(const Stmt& stmt) const {
-  const int reg = stmt.src[0];
-  return sums_.contains(reg) && IsGrouped(reg)
-             ? fmt::format("WaitForProducts(r{});", reg)
-             : "";
 }
 
 }  // namespace fusor::codegen

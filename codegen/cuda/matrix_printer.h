@@ -40,14 +40,13 @@ class MatrixPrinter {
   // spill. Two loads keep enough in flight.
   int Unroll(const Stmt& loop) const;
 
-  // Return a statement, or several in a line.
+  // Return a statement, or several in a line. They must be called in the order
+  // of the text.
   std::string Declaration(int reg) const;
-  std::string Dot(const Stmt& stmt) const;
-  std::string Store(const Stmt& stmt, std::string_view place) const;
-  // Returns what precedes a barrier, or a kStoreMatrix of the sums; perhaps
-  // nothing.
+  std::string Dot(const Stmt& stmt);
+  std::string Store(const Stmt& stmt, std::string_view place);
+  // Returns what precedes a barrier; perhaps nothing.
   std::string BeforeBarrier() const;
-  std::string BeforeStore(const Stmt& stmt) const;
 
  private:
   // The warps of a block as a grid over a matrix. Each has tiles of 16 rows and
@@ -67,6 +66,9 @@ class MatrixPrinter {
   const MatrixUnit unit_;
   std::set<int> factors_;  // buffers
   std::set<int> sums_;     // registers to which a kDot adds
+  // Those of them that may have products to wait for. Initially all: a barrier
+  // in a loop may follow products of the iteration before.
+  std::set<int> pending_;
 };
 
 }  // namespace fusor::codegen

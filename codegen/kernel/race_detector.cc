@@ -506,6 +506,7 @@ class BarrierChecker {
         case StmtKind::kStoreTile:
         case StmtKind::kScatterAdd:
         case StmtKind::kStoreMatrix: {
+          if (!kernel_.buffers[stmt.buffer].local) break;
           const ElementSet elements = ElementsOf(kernel_, stmt);
           Touch(stmt, {stmt.buffer, stmt.kind != StmtKind::kLoad,
                        elements.first, elements.last() + SizeOf(stmt)});
@@ -526,7 +527,6 @@ class BarrierChecker {
   }
 
   void Touch(const Stmt& stmt, const LocalAccess& access) {
-    if (!kernel_.buffers[access.buffer].local) return;
     const auto memory = [&](int b) {
       const int shares = kernel_.buffers[b].shares;
       return shares < 0 ? b : shares;

@@ -37,6 +37,8 @@ class Gpu {
       : compiler_(backend.CreateCompiler("", {})),
         device_(backend.OpenDevice(0, {})) {}
 
+  const codegen::TargetCompiler& compiler() const { return *compiler_; }
+
   // `what` names the program in errors.
   void Add(std::string what, std::unique_ptr<ir::Graph> graph, ProgramKind kind,
            const codegen::CompileOptions& options = {}) {
@@ -142,6 +144,18 @@ void CheckNormCalls(Gpu& gpu) {
   }
 }
 
+// Checks kernels for tensor cores. Their tiles extend beyond the results.
+void CheckTensorCores(Gpu& gpu, const ir::Graph& graph, DType dtype) {
+  codegen::CompileOptions options;
+  options.passes.precision.dtype = dtype;
+  options.passes.norm_lowering = passes::NormLowering::kKernels;
+  options.passes.choices = ChooseGenerated(graph, gpu.compiler(), options);
+  EXPECT_GT(options.passes.choices.candidates.size(), 5);
+  gpu.Add(graph.name() + " in " + std::string(DTypeName(dtype)), graph.Clone(),
+          ProgramKind::kTrain, options);
+  EXPECT_GT(gpu.ExpectAsInterpreted(), 20);
+}
+
 void AddRandomGraph(Gpu& gpu, uint64_t seed) {
   RandomGraphOptions options;
   options.nodes = 25;
@@ -200,6 +214,14 @@ TEST_F(RealGpu, NormalisationsInConvolutionsAreAsInterpreted) {
   CheckNormCalls(*gpu_);
 }
 
+TEST_F(RealGpu, TensorCoresAreAsInterpreted) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    CheckTensorCores(*gpu_, *SmallBottlenecks(4, 48), dtype);
+    CheckTensorCores(*gpu_, *SmallBottlenecks(4, 128), dtype);
+    CheckTensorCores(*gpu_, *SmallTransformer(16), dtype);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, RealGpuStep, ::testing::ValuesIn(kFloats),
                          [](const auto& test) {
                            return std::string(DTypeName(test.param));
@@ -253,6 +275,13 @@ TEST(EmulatedGpuTest, NormalisationsInConvolutionsAreAsInterpreted) {
       {.compiler = [] { return CudaPlanner("nvidia-h200"); }});
   Gpu gpu(backend);
   CheckNormCalls(gpu);
+}
+
+TEST(EmulatedGpuTest, TensorCoresAreAsInterpreted) {
+  EmulatedBackend backend(
+      {.compiler = [] { return CudaPlanner("nvidia-h200"); }});
+  Gpu gpu(backend);
+  CheckTensorCores(gpu, *SmallTransformer(), DType::kBF16);
 }
 
 }  // namespace

@@ -25,6 +25,10 @@ constexpr int kThreadsAtOnce = 2048;
 constexpr int kBlocksAtOnce = 32;
 constexpr int kRegisters = 65536;
 constexpr int kRegisterUnit = 8;  // allocation granularity per thread
+// Bytes of a multiprocessor's first-level cache that are no shared memory, and
+// of shared memory that each block needs besides its own.
+constexpr int64_t kUnsharedBytes = 28 << 10;
+constexpr int64_t kBlockBytes = 1 << 10;
 
 // Assumptions: the share of the target's bandwidth that a kernel with enough
 // bytes in flight reaches; memory latency; bandwidth limit of one
@@ -74,6 +78,21 @@ int64_t BytesAhead(const codegen::Kernel& kernel,
   }
   if (loop && loads == 1) bytes *= kTurnsAhead;
   return std::max(bytes, inner);
+}
+
+// Returns the operations of a task's products on tensor cores.
+int64_t ProductFlops(const codegen::Kernel& kernel,
+                     const std::vector<codegen::Stmt>& body) {
+  int64_t flops = 0;
+  for (const codegen::Stmt& stmt : body) {
+    if (stmt.kind == codegen::StmtKind::kDot) {
+      const codegen::Register& sums = kernel.registers[stmt.dst];
+      flops += 2 * sums.rows * sums.columns * stmt.dot.depth;
+    } else if (stmt.kind == codegen::StmtKind::kLoop) {
+      flops += kernel.axes[stmt.axis].extent * ProductFlops(kernel, stmt.body);
+    }
+  }
+  return flops;
 }
 
 ir::Convolution ConvolutionOf(const codegen::LibraryCall& call) {
@@ -131,19 +150,24 @@ class Modeller {
         launch.registers = entry.registers;
         launch.stack_bytes = entry.stack_bytes;
       }
-      Occupy(launch);
+      launch.product_flops =
+          launch.blocks * ProductFlops(kernel, kernel.phases[p].body);
+      Occupy(MemoryOf(kernel, kernel.phases[p]).bytes, launch);
       CountBytes(kernel, launch);
       Time(launch);
       launches_.back().push_back(launch);
     }
   }
 
-  void Occupy(GpuLaunch& launch) const {
+  // `shared`: bytes of a block's shared memory.
+  void Occupy(int64_t shared, GpuLaunch& launch) const {
     const int threads = std::max(launch.threads, 1);
     const int registers = (launch.registers + kRegisterUnit - 1) /
                           kRegisterUnit * kRegisterUnit * threads;
+    const auto fit = static_cast<int>((target_.l1_bytes - kUnsharedBytes) /
+                                      (shared + kBlockBytes));
     launch.blocks_at_once = std::max(
-        1, std::min({kBlocksAtOnce, kThreadsAtOnce / threads,
+        1, std::min({kBlocksAtOnce, kThreadsAtOnce / threads, fit,
                      registers > 0 ? kRegisters / registers : kBlocksAtOnce}));
     launch.waves = static_cast<double>(launch.blocks) /
                    (launch.blocks_at_once * target_.threads);
@@ -211,9 +235,8 @@ class Modeller {
   void Time(GpuLaunch& launch) const {
     const auto moved =
         static_cast<double>(launch.memory_bytes + launch.cached_bytes);
-    const double gap = static_cast<double>(target_.launch_overhead_ns) / 1e3;
     const auto bytes = static_cast<double>(launch.memory_bytes);
-    launch.us = kFillUs + gap;
+    launch.us = FixedUs();
     launch.least_us =
         launch.us + std::max(bytes / (kMemoryShare * target_.memory_gb_per_s),
                              moved / kCacheBytesPerNs) /
@@ -252,11 +275,23 @@ class Modeller {
 
   void Add(const GpuLaunch& launch, GpuModel& model) const {
     model.kernels_ms += launch.us / 1e3;
+    const double fixed = FixedUs();
+    for (size_t i = 0; i < GpuModel::kTensorShares.size(); ++i) {
+      const double us = static_cast<double>(launch.product_flops) /
+                        (GpuModel::kTensorShares[i] * target_.peak_gflops_16) /
+                        1e3;
+      model.products_ms[i] += std::max(0.0, us - (launch.us - fixed)) / 1e3;
+    }
     if (launch.blocks < target_.threads) {
       ++model.small_grids;
       model.small_grids_ms += launch.us / 1e3;
     }
     model.launches.push_back(launch);
+  }
+
+  // Returns the time of a launch that moves nothing.
+  double FixedUs() const {
+    return kFillUs + static_cast<double>(target_.launch_overhead_ns) / 1e3;
   }
 
   void AddCall(const codegen::Step& step, GpuModel& model) const {
@@ -270,8 +305,7 @@ class Modeller {
     }
     const double memory = static_cast<double>(step.bytes + excess.bytes) /
                           (kLibraryMemoryShare * target_.memory_gb_per_s);
-    const double fixed =
-        kFillUs + static_cast<double>(target_.launch_overhead_ns) / 1e3;
+    const double fixed = FixedUs();
     const auto ms = [&](double share) {
       const double arithmetic =
           excess.macs * static_cast<double>(step.flops) / (share * peak);
@@ -311,16 +345,21 @@ std::string GpuModelText(const GpuModel& model, int64_t images) {
       "\nestimated per launch: {} launches of generated kernels {:.2f} ms; {} "
       "of them, {:.2f} ms, have fewer blocks than multiprocessors\n{:<40}",
       model.launches.size(), model.kernels_ms, model.small_grids,
-      model.small_grids_ms, "convolutions at % of tensor peak");
-  std::string calls, steps, speeds;
+      model.small_grids_ms, "products at % of tensor peak");
+  std::string calls, products, steps, speeds;
   for (size_t i = 0; i < GpuModel::kTensorShares.size(); ++i) {
     out += fmt::format("{:>9.0f}", 100 * GpuModel::kTensorShares[i]);
     calls += fmt::format("{:>9.2f}", model.convolutions_ms[i]);
+    products += fmt::format("{:>9.2f}", model.products_ms[i]);
     steps += fmt::format("{:>9.2f}", model.step_ms(i));
     speeds += fmt::format("{:>9.0f}", PerSecond(images, model.step_ms(i)));
   }
-  return out + fmt::format("\n{:<40}{}\n{:<40}{}\n{:<40}{}\n",
-                           "  convolutions, ms", calls, "  step, ms", steps,
+  out += fmt::format("\n{:<40}{}", "  convolutions, ms", calls);
+  if (model.products_ms[0] > 0) {
+    out += fmt::format("\n{:<40}{}", "  generated kernels beyond bytes, ms",
+                       products);
+  }
+  return out + fmt::format("\n{:<40}{}\n{:<40}{}\n", "  step, ms", steps,
                            "  images/s", speeds);
 }
 
@@ -330,6 +369,7 @@ json GpuModelJson(const GpuModel& model, const codegen::Plan& plan,
   for (size_t i = 0; i < GpuModel::kTensorShares.size(); ++i) {
     shares.push_back({{"tensor_share", GpuModel::kTensorShares[i]},
                       {"convolutions_ms", model.convolutions_ms[i]},
+                      {"products_ms", model.products_ms[i]},
                       {"step_ms", model.step_ms(i)},
                       {"images_per_s", PerSecond(images, model.step_ms(i))}});
   }
@@ -346,6 +386,7 @@ json GpuModelJson(const GpuModel& model, const codegen::Plan& plan,
                         {"memory_bytes", launch.memory_bytes},
                         {"cached_bytes", launch.cached_bytes},
                         {"bytes_in_flight", launch.bytes_in_flight},
+                        {"product_flops", launch.product_flops},
                         {"us", launch.us}});
   }
   return {{"kernels_ms", model.kernels_ms},

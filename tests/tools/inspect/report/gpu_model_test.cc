@@ -9,6 +9,7 @@
 #include "codegen/cuda/cuda_printer.h"
 #include "models/model.h"
 #include "tests/fakes/fake_compiler.h"
+#include "tests/testing/graph_text.h"
 #include "tools/inspect/report/traffic.h"
 
 namespace fusor::inspect {
@@ -96,6 +97,28 @@ TEST_F(GpuModelTest, RegistersLimitResidentBlocks) {
   }
 }
 
+// A block has 69 KB of shared memory, of which a multiprocessor has 228.
+TEST(GpuModelProducts, TakeTimeBeyondTheirBytes) {
+  const GpuCompiler compiler(32);
+  const auto program =
+      codegen::Compile(test::ParseOrDie(R"(graph g {
+        %a = data : f16[4096,4096]
+        %b = data : f16[4096,4096]
+        %y = matmul(%a, %b) {algorithm="generated"} : f16[4096,4096]
+        return %y as "y"
+      })"),
+                       codegen::ProgramKind::kEval, compiler, {});
+  const GpuModel model = ModelGpuStep(program.plan, compiler);
+  ASSERT_EQ(model.launches.size(), 1);
+  EXPECT_EQ(model.launches[0].product_flops, int64_t{2} << 36);
+  EXPECT_EQ(model.launches[0].blocks_at_once, 3);
+  const double ms = static_cast<double>(int64_t{2} << 36) / 1e6 /
+                    (0.5 * compiler.target().peak_gflops_16);
+  EXPECT_NEAR(model.step_ms(1), ms, 0.01 * ms);
+  EXPECT_GT(model.products_ms[0], model.products_ms[1]);
+  EXPECT_THAT(GpuModelText(model, 1), HasSubstr("generated kernels beyond"));
+}
+
 TEST_F(GpuModelTest, ReportsSmallGridsAndConvolutions) {
   const GpuModel model = Model(32);
   int64_t small = 0;
@@ -108,6 +131,7 @@ TEST_F(GpuModelTest, ReportsSmallGridsAndConvolutions) {
   EXPECT_EQ(json.at("launches").size(), model.launches.size());
   const auto& share = json.at("convolutions").at(1);
   EXPECT_DOUBLE_EQ(share.at("step_ms"), model.step_ms(1));
+  EXPECT_EQ(share.at("products_ms"), 0);
   EXPECT_DOUBLE_EQ(share.at("images_per_s"), 256e3 / model.step_ms(1));
 }
 
