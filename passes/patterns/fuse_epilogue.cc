@@ -70,7 +70,8 @@ class EpilogueFusion {
       for (size_t i = 0; i < 2; ++i) {
         Node* product = node->input(i)->producer();
         Value* bias = RowVector(*node->input(1 - i));
-        if (bias == nullptr || !IsOp(product, op_) || IsOfKernel(*product)) {
+        if (bias == nullptr || !IsOp(product, op_) ||
+            HasGeneratedKernel(*product)) {
           continue;
         }
         LibraryFusion fusion(*product);
@@ -85,7 +86,7 @@ class EpilogueFusion {
     for (Node* node : NodesOf(OpKind::kRelu)) {
       Node* product = node->input(0)->producer();
       if (product == nullptr || ir::LibraryOp(*product).kind() != op_ ||
-          IsOfKernel(*product)) {
+          HasGeneratedKernel(*product)) {
         continue;
       }
       const auto epilogue = ir::EpilogueOf(*product);
@@ -113,7 +114,7 @@ class EpilogueFusion {
 
   // Returns whether a kernel was chosen for a matmul, which fuse_contraction
   // fuses.
-  static bool IsOfKernel(const Node& product) {
+  static bool HasGeneratedKernel(const Node& product) {
     return product.kind() == OpKind::kMatmul &&
            product.attrs().String("algorithm") == ir::kGeneratedAlgorithm;
   }
