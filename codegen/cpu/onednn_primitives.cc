@@ -2,6 +2,7 @@
 
 #include <array>
 #include <limits>
+#include <mutex>
 #include <numeric>
 #include <span>
 #include <string_view>
@@ -42,9 +43,17 @@ struct Geometry {
   }
 };
 
+// Locks what looks for implementations. oneDNN 2.6 has a race there with AMX:
+// of two threads that describe convolutions, one may miss an implementation.
+std::unique_lock<std::mutex> LockImplementations() {
+  static std::mutex mutex;
+  return std::unique_lock(mutex);
+}
+
 // Runs `make`; returns nullopt if oneDNN does not implement the primitive.
 template <typename Desc, typename Make>
 std::optional<Desc> Try(Make make) {
+  const auto lock = LockImplementations();
   try {
     return make();
   } catch (const dnnl::error& e) {
@@ -59,6 +68,7 @@ std::optional<Desc> Try(Make make) {
 template <typename Desc, typename Broken>
 std::optional<Desc> SkipBroken(std::optional<Desc> found, Broken broken) {
   while (found.has_value() && broken(*found)) {
+    const auto lock = LockImplementations();
     if (!found->next_impl()) return std::nullopt;
   }
   return found;
