@@ -43,8 +43,8 @@ struct Geometry {
   }
 };
 
-// Locks what looks for implementations. oneDNN 2.6 has a race there with AMX:
-// of two threads that describe convolutions, one may miss an implementation.
+// Locks the search for implementations. On AMX, oneDNN 2.6 misses some of them
+// at times if several threads search at once.
 std::unique_lock<std::mutex> LockImplementations() {
   static std::mutex mutex;
   return std::unique_lock(mutex);

@@ -318,9 +318,8 @@ class PhasePrinter {
   }
 
   void PrintSerialLoop(const Stmt& stmt) {
-    if (Overlaps(stmt)) Line("#pragma unroll {}", kUnroll);
-    if (const int turns = matrices_.Unroll(stmt); turns > 0)
-      Line("#pragma unroll {}", turns);
+    const int turns = Overlaps(stmt) ? kUnroll : matrices_.Unroll(stmt);
+    if (turns > 0) Line("#pragma unroll {}", turns);
     const Prefetch prefetch = PrefetchOf(kernel_, stmt, vector_axis_);
     if (!prefetch.loads.empty()) return PrintPrefetching(stmt, prefetch);
     OpenLoop(stmt, "a", 1, 0, kernel_.axes[stmt.axis].extent);

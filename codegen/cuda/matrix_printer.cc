@@ -78,6 +78,7 @@ MatrixPrinter::WarpGrid MatrixPrinter::GridOf(int reg) const {
 }
 
 int MatrixPrinter::Unroll(const Stmt& loop) const {
+  if (sums_.empty()) return 0;
   bool stores = false;
   bool computes = false;
   bool outer = false;
@@ -91,7 +92,6 @@ int MatrixPrinter::Unroll(const Stmt& loop) const {
              (stmt.kind == StmtKind::kLoop && !kernel_.axes[stmt.axis].vector);
     loads += stmt.kind == StmtKind::kLoad && Names(stmt.index, loop.axis);
   });
-  if (sums_.empty()) return 0;
   if (reduces) return 1;
   if (!stores || !computes) return 0;
   return outer || loads > 1 ? 1 : 2;

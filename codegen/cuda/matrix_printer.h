@@ -66,8 +66,8 @@ class MatrixPrinter {
   const MatrixUnit unit_;
   std::set<int> factors_;  // buffers
   std::set<int> sums_;     // registers to which a kDot adds
-  // Those of them that may have products to wait for. Initially all: a barrier
-  // in a loop may follow products of the iteration before.
+  // Registers with products that a barrier waits for. At first these are all
+  // sums, because a loop's barrier also waits for the previous iteration.
   std::set<int> pending_;
 };
 

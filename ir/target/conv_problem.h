@@ -39,7 +39,7 @@ bool IsStridedDepthwiseGradient(const Node& node);
 
 // Rows and columns of the tiles of a matrix product in a generated kernel for
 // tensor cores, codegen::LowerTensorCore: 128, or 64 where such tiles extend
-// less beyond the product.
+// less beyond the product. Without wgmma, always 64 columns.
 int64_t TensorCoreTileRows(int64_t rows);
 int64_t TensorCoreTileColumns(int64_t columns, const Target& target);
 // Divides the rows of operands for which it loads 16 bytes at once, e.g. the

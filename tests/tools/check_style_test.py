@@ -242,7 +242,7 @@ class RuleTest(unittest.TestCase):
             "ir/a.cc": f"// {mark}: later\n",
             "tools/a.sh": "cd /wo" + "rk/x\n",
             "README.md": f"{mark}\n",
-            "ir/b.cc": "// photodocument; a/root/b\n",
+            "ir/b.cc": "// photodocument; a/ro" + "ot/b\n",
         }), {"ir/a.cc": 1, "tools/a.sh": 1, "README.md": 1})
 
     def test_cmake_sources(self):

@@ -144,7 +144,7 @@ void CheckNormCalls(Gpu& gpu) {
   }
 }
 
-// Checks kernels for tensor cores. Their tiles extend beyond the results.
+// Checks generated kernels for tensor cores.
 void CheckTensorCores(Gpu& gpu, const ir::Graph& graph, DType dtype) {
   codegen::CompileOptions options;
   options.passes.precision.dtype = dtype;

@@ -49,7 +49,8 @@ struct GpuModel {
   int64_t small_grids = 0;
   double others_ms = 0;  // library calls except convolutions
   std::array<double, kTensorShares.size()> convolutions_ms{};  // calls
-  // What the products of launches take beyond the time for their bytes.
+  // Time of generated kernels in which their bytes are moved but tensor cores
+  // still multiply. kernels_ms does not include it.
   std::array<double, kTensorShares.size()> products_ms{};
 
   // Time of the whole step, for kTensorShares[share].
